@@ -1,0 +1,149 @@
+//! The indexer: scores compressed positions for a query and selects the best.
+
+use burn::{
+    module::Module,
+    tensor::{Tensor, TensorData, activation::relu, backend::Backend},
+};
+use dsv41_config::{Config, LayerTopology};
+
+use super::select::{CandidateRule, Scores};
+use crate::{
+    ModelError,
+    cache::StreamView,
+    linear::{Linear, LinearInput},
+    pass::Pass,
+    weights::Loader,
+};
+
+/// Elements of one tile of query-key products, `[B, S, heads, T]`.
+const TILE_ELEMENTS: usize = 1 << 24;
+
+/// Scores and selects compressed positions.
+#[derive(Module, Debug)]
+pub struct Indexer<B: Backend> {
+    /// Index queries from the low-rank query, `[q_lora_rank, heads * index_head_dim]`.
+    pub wq_b: Linear<B>,
+    /// Weight of each index head, `[D, heads]`.
+    pub weights_proj: Linear<B>,
+    #[module(skip)]
+    heads: usize,
+    #[module(skip)]
+    head_dim: usize,
+    #[module(skip)]
+    topk: usize,
+    #[module(skip)]
+    candidates: CandidateRule,
+}
+
+impl<B: Backend> Indexer<B> {
+    /// Loads from an attention's loader.
+    pub(crate) fn load(from: &Loader<'_, B>, config: &Config, quantised: LinearInput) -> Result<Self, ModelError> {
+        let from = from.at("indexer");
+        let (heads, head_dim) = (config.index_n_heads, config.index_head_dim);
+        Ok(Self {
+            wq_b: Linear::load(&from, "wq_b", [config.q_lora_rank, heads * head_dim], quantised)?,
+            weights_proj: Linear::load(&from, "weights_proj", [config.dim, heads], LinearInput::Plain)?,
+            heads,
+            head_dim,
+            topk: config.index_topk,
+            candidates: CandidateRule { block_size: config.candidate_block_size, blocks: config.candidate_topk_blocks },
+        })
+    }
+
+    /// Selects for every query and leaves the selection (and the candidate mask, where `layer` makes it) in `pass`.
+    ///
+    /// `x` is the attention's input `[B, S, D]`, `low_rank_query` is `[B, S, q_lora_rank]`.
+    pub(crate) fn forward(
+        &self,
+        x: Tensor<B, 3>,
+        low_rank_query: Tensor<B, 3>,
+        layer: &LayerTopology,
+        pass: &mut Pass<'_, B>,
+    ) {
+        let source = layer.kv_source.expect("a valid configuration gives an index source a kv source");
+        let Some(stream) = pass.streams.get(&source).cloned() else {
+            pass.topk.insert(layer.layer, Vec::new());
+            return;
+        };
+        let (batch, seq) = (pass.batch, pass.seq);
+        let keys = self.keys(&stream, layer, pass);
+        pass.record(layer.layer, "index_k", &keys);
+        let raw = self.score(x, low_rank_query, keys, pass);
+        let mut scores = Scores::new(raw, pass.start, pass.seq, layer.ratio);
+
+        let forced = pass.forced(layer.layer);
+        if layer.makes_candidates {
+            let mask = scores.candidates(self.candidates);
+            let in_force = forced.and_then(|forced| forced.candidates.clone()).unwrap_or_else(|| mask.clone());
+            pass.record_host(layer.layer, "candidates", || {
+                TensorData::new(in_force.clone(), [batch, seq, in_force.len() / (batch * seq)])
+            });
+            pass.chosen.layer_mut(layer.layer).candidates = Some(mask);
+            pass.candidates = Some(in_force);
+        }
+        if layer.candidate_source.is_some() {
+            let mask = pass.candidates.as_ref().expect("the candidate source comes before its readers");
+            scores.restrict(mask);
+        }
+        pass.record_host(layer.layer, "index_score", || scores.to_data());
+
+        let own = scores.top_k(self.topk, pass.switches.keep_masked_picks);
+        let in_force = forced.and_then(|forced| forced.topk.clone()).unwrap_or_else(|| own.clone());
+        pass.chosen.layer_mut(layer.layer).topk = Some(own);
+        pass.topk.insert(layer.layer, in_force);
+    }
+
+    /// The layer's own index keys, or the ones that the released code would score ([`crate::Switches::stale_index_keys`]).
+    fn keys(&self, stream: &StreamView<B>, layer: &LayerTopology, pass: &Pass<'_, B>) -> Tensor<B, 3> {
+        let rows = stream.rows();
+        let between_groups = pass.seq == 1 && !(pass.start + 1).is_multiple_of(layer.ratio);
+        let stale = match &pass.cache {
+            Some(cache) if pass.switches.stale_index_keys && between_groups => cache.published_stream(),
+            _ => None,
+        };
+        match stale {
+            None => stream.keys.clone(),
+            Some(other) => {
+                let there = other.rows().min(rows);
+                let keys = other.keys.narrow(1, 0, there);
+                if there == rows {
+                    return keys;
+                }
+                let [batch, _, width] = keys.dims();
+                let unwritten = Tensor::zeros([batch, rows - there, width], (&pass.device, pass.dtype));
+                Tensor::cat(vec![keys, unwritten], 1)
+            }
+        }
+    }
+
+    /// `sum_h w[h] * relu(q_h . k_t)` for every query and compressed position, `[B, S, T]` row-major, unmasked.
+    fn score(&self, x: Tensor<B, 3>, low_rank_query: Tensor<B, 3>, keys: Tensor<B, 3>, pass: &Pass<'_, B>) -> Vec<f64> {
+        let numerics = pass.numerics;
+        let [batch, seq, _] = x.dims();
+        let positions = keys.dims()[1];
+        let (heads, head_dim) = (self.heads, self.head_dim);
+
+        let query = self.wq_b.forward(low_rank_query, numerics).reshape([batch, seq, heads, head_dim]);
+        let query = numerics.index_fp4(numerics.bf16(pass.rotations.compressed.apply(query)));
+        let factor = (head_dim as f64).powf(-0.5) * (heads as f64).powf(-0.5);
+        let weights = numerics.bf16(self.weights_proj.forward(x, numerics).mul_scalar(factor));
+
+        let keys = keys.swap_dims(1, 2);
+        let step = (TILE_ELEMENTS / (batch * heads * positions)).clamp(1, seq);
+        let mut scores = vec![0.0; batch * seq * positions];
+        for first in (0..seq).step_by(step) {
+            let queries = step.min(seq - first);
+            let tile = query.clone().narrow(1, first, queries).reshape([batch, queries * heads, head_dim]);
+            let dots = numerics.bf16(tile.matmul(keys.clone())).reshape([batch, queries, heads, positions]);
+            let weights = weights.clone().narrow(1, first, queries).unsqueeze_dim::<4>(3);
+            let weighted = numerics.bf16(relu(dots) * weights);
+            let sum = numerics.bf16(weighted.sum_dim(2));
+            let sum: Vec<f64> = sum.into_data().iter::<f64>().collect();
+            for (row, values) in sum.chunks_exact(queries * positions).enumerate() {
+                let at = (row * seq + first) * positions;
+                scores[at..at + values.len()].copy_from_slice(values);
+            }
+        }
+        scores
+    }
+}

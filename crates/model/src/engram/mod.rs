@@ -1,0 +1,93 @@
+//! Engram: table rows looked up by hashed n-grams, gated into every copy of the stream.
+
+mod hash;
+mod table;
+
+use burn::{
+    module::{Module, Param},
+    tensor::{Tensor, activation::sigmoid, backend::Backend},
+};
+use dsv41_config::Config;
+
+pub use hash::NgramHasher;
+pub use table::EngramTable;
+
+use crate::{
+    ModelError,
+    linear::{Linear, LinearInput},
+    norm::inverse_rms,
+    pass::Pass,
+    weights::Loader,
+};
+
+/// Smallest magnitude whose square root the gate takes.
+const DOT_FLOOR: f64 = 1e-6;
+
+/// The engram of one layer.
+#[derive(Module, Debug)]
+pub struct Engram<B: Backend> {
+    /// Rows by n-gram hash.
+    pub embed: EngramTable<B>,
+    /// Joined rows to C keys and one value, `[slots * width, (C+1)*D]`.
+    pub wkv: Linear<B>,
+    /// Norm weight of the stream, `[C, D]`.
+    pub q_weight: Param<Tensor<B, 2>>,
+    /// Norm weight of the keys, `[C, D]`.
+    pub k_weight: Param<Tensor<B, 2>>,
+    #[module(skip)]
+    norm_eps: f64,
+}
+
+impl<B: Backend> Engram<B> {
+    /// Loads from a layer's loader the engram at place `slot`.
+    pub(crate) fn load(
+        from: &Loader<'_, B>,
+        config: &Config,
+        slot: usize,
+        quantised: LinearInput,
+    ) -> Result<Self, ModelError> {
+        let from = from.at("engram");
+        let (copies, dim, width) = (config.hc_mult, config.dim, config.engram_head_dim);
+        let slots = config.engram_max_ngram_size.saturating_sub(1) * config.engram_n_heads;
+        let rows = config.engram_num_embeddings[slot] as usize;
+        Ok(Self {
+            embed: EngramTable::load(&from, "embed", rows, width)?,
+            wkv: Linear::load(&from, "wkv", [slots * width, (copies + 1) * dim], quantised)?,
+            q_weight: from.param("q_weight", [copies, dim])?,
+            k_weight: from.param("k_weight", [copies, dim])?,
+            norm_eps: config.norm_eps,
+        })
+    }
+
+    /// `h += gate * value` for every copy, rounded to bf16: `[B, S, C, D]` to the same.
+    ///
+    /// `rows` are the table rows of every position, `[B, S, slots]`. The gate of a copy is `sigmoid(copysign(sqrt(|dot|),
+    /// dot))` of the scaled product of its norm and its key's.
+    pub(crate) fn forward(&self, h: Tensor<B, 4>, rows: &[i64], layer: usize, pass: &mut Pass<'_, B>) -> Tensor<B, 4> {
+        let numerics = pass.numerics;
+        let [batch, seq, copies, dim] = h.dims();
+        let [_, width] = self.embed.weight.dims();
+        let slots = rows.len() / (batch * seq);
+        let looked_up = self.embed.look_up(rows).reshape([batch, seq, slots, width]);
+        pass.record(layer, "engram_embed", &looked_up);
+
+        let kv = self.wkv.forward(looked_up.reshape([batch, seq, slots * width]), numerics);
+        pass.record(layer, "engram_kv", &kv);
+        let keys = kv.clone().narrow(2, 0, copies * dim).reshape([batch, seq, copies, dim]);
+        let value = kv.narrow(2, copies * dim, dim).unsqueeze_dim::<4>(2);
+
+        let weight = (self.q_weight.val() * self.k_weight.val()).unsqueeze::<4>();
+        let dot = (h.clone() * weight * keys.clone()).sum_dim(3)
+            * inverse_rms(h.clone(), self.norm_eps)
+            * inverse_rms(keys, self.norm_eps);
+        let gate = sigmoid(signed_sqrt(dot.mul_scalar((dim as f64).powf(-0.5))));
+        numerics.bf16(h + gate * value)
+    }
+}
+
+/// `copysign(sqrt(max(|x|, 1e-6)), x)`
+fn signed_sqrt<B: Backend>(x: Tensor<B, 4>) -> Tensor<B, 4> {
+    let negative = x.clone().lower_elem(0.0);
+    let root = x.abs().clamp_min(DOT_FLOOR).sqrt();
+    root.clone().mask_where(negative, root.neg())
+}
