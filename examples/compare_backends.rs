@@ -102,7 +102,7 @@ fn compare(cli: &Cli) -> anyhow::Result<()> {
     let tokens = [ids.into_iter().map(|id| id as u32).collect()];
     let devices = if cli.device.is_empty() { DeviceName::compiled() } else { cli.device.clone() };
 
-    println!("{}, {} tokens", cli.config.display(), cli.tokens);
+    println!("{}, {} tokens, compared with the first device", cli.config.display(), cli.tokens);
     println!("device    largest difference of logits  same argmax          time");
     let mut first: Option<Run> = None;
     for device in devices {

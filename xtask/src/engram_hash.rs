@@ -8,20 +8,20 @@ use dsv41_config::{Config, engram::EngramConstants};
 use dsv41_golden::EngramHashGolden;
 
 /// Numbers of one part, and how many of them are the golden's.
-pub struct HashComparison {
+pub(crate) struct HashComparison {
     /// What was compared.
-    pub part: &'static str,
+    pub(crate) part: &'static str,
     /// Numbers compared.
-    pub compared: usize,
+    pub(crate) compared: usize,
     /// Numbers equal.
-    pub equal: usize,
+    pub(crate) equal: usize,
 }
 
 /// Compares constants (derived from `released`, the released configuration) and ids with the golden at `path`.
 ///
 /// # Errors
 /// When the file is wrong or is not about the released configuration.
-pub fn compare(path: &Path, released: &Config) -> Result<Vec<HashComparison>> {
+pub(crate) fn compare(path: &Path, released: &Config) -> Result<Vec<HashComparison>> {
     let golden = EngramHashGolden::read(path)?;
     let config = Config {
         engram_layer_ids: golden.layer_ids.clone(),

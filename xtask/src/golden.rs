@@ -19,7 +19,7 @@ use dsv41_cli::{
     weights::GoldenWeights,
 };
 use dsv41_config::Config;
-use dsv41_golden::{Check, Fixture, Golden, Inputs, WeightSet};
+use dsv41_golden::{Check, Fixture, Golden, Inputs};
 
 use crate::{
     burn_run::BurnRun,
@@ -48,7 +48,7 @@ pub struct GoldenArgs {
     /// Which checks: fed (every layer gets the golden's input and choices), forced (end to end with its choices), free.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "fed,forced,free")]
     checks: Vec<String>,
-    /// One row for each regime.
+    /// One row for each regime; with --json, every capture's comparison too.
     #[arg(long)]
     verbose: bool,
     /// Print JSON instead of a table.
@@ -216,8 +216,7 @@ fn check_all(files: &[PathBuf], devices: &[DeviceName], checks: &[Check], by_reg
         let config = fixture_config(path, &golden.fixture)?;
         let inputs = golden.inputs()?;
         let begun = Instant::now();
-        let weights = WeightSet::generate(&golden.fixture.salt, &golden.weights)
-            .with_context(|| format!("{}: weights_meta", path.display()))?;
+        let weights = golden.make_weights()?;
         report.weights(&golden.fixture.name, golden.weights.len(), begun.elapsed());
         subjects.push(Subject { golden, inputs, config, weights: GoldenWeights(weights) });
     }

@@ -13,4 +13,3 @@ pub use burn_run::BurnRun;
 pub use checks::{Outcome, RegimeOutcome, run_check};
 pub use choices::{ChoiceComparison, compare_choices};
 pub use implementation::{Implementation, OracleRun, Step};
-pub use make::make;

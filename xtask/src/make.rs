@@ -12,18 +12,18 @@ use serde_json::Value;
 use crate::implementation::{Implementation as _, OracleRun};
 
 /// A golden file and the whole tensors beside it.
-pub struct Made {
+pub(crate) struct Made {
     /// The samples.
-    pub golden: Golden,
+    pub(crate) golden: Golden,
     /// The whole tensors.
-    pub inputs: Inputs,
+    pub(crate) inputs: Inputs,
 }
 
 /// The configuration of a fixture, validated.
 ///
 /// # Errors
 /// When a key is missing or breaks a rule.
-pub fn fixture_config(origin: &Path, fixture: &Fixture) -> Result<Config> {
+pub(crate) fn fixture_config(origin: &Path, fixture: &Fixture) -> Result<Config> {
     let config = Config::from_value(&origin.display().to_string(), &Value::Object(fixture.config.clone()))?;
     config.validate().with_context(|| origin.display().to_string())?;
     Ok(config)
@@ -33,7 +33,7 @@ pub fn fixture_config(origin: &Path, fixture: &Fixture) -> Result<Config> {
 ///
 /// # Errors
 /// When the fixture's configuration breaks a rule, or its lengths do not fit.
-pub fn make(fixture: Fixture, origin: &Path, path: &Path) -> Result<Made> {
+pub(crate) fn make(fixture: Fixture, origin: &Path, path: &Path) -> Result<Made> {
     if fixture.selection == SelectionRule::Torch {
         bail!("{}: `selection` is \"torch\": only torch can make such a golden, use \"stable\"", origin.display());
     }

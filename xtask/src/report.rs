@@ -15,7 +15,7 @@ use crate::{
 
 /// Everything that a run of the command found.
 #[derive(Debug, Default, Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     rows: Vec<Row>,
     #[serde(skip)]
     breaches: Vec<String>,
@@ -47,6 +47,9 @@ struct Row {
     verdict: Verdict,
     /// The breaches in full.
     breaches: Vec<String>,
+    /// Capture by capture, where a row is one regime.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    comparisons: Vec<Comparison>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -80,12 +83,12 @@ impl fmt::Display for Verdict {
 
 impl Report {
     /// Whether nothing broke a bound.
-    pub fn passed(&self) -> bool {
+    pub(crate) fn passed(&self) -> bool {
         self.rows.iter().all(|row| row.verdict != Verdict::Fail)
     }
 
     /// Adds that all `weights` of a golden came out with their checksums.
-    pub fn weights(&mut self, golden: &str, weights: usize, elapsed: Duration) {
+    pub(crate) fn weights(&mut self, golden: &str, weights: usize, elapsed: Duration) {
         self.rows.push(Row {
             captures: weights,
             integers: Some([weights; 2]),
@@ -94,7 +97,7 @@ impl Report {
     }
 
     /// Adds the hash constants and ids.
-    pub fn hashes(&mut self, comparisons: &[HashComparison], elapsed: Duration) {
+    pub(crate) fn hashes(&mut self, comparisons: &[HashComparison], elapsed: Duration) {
         for HashComparison { part, compared, equal } in comparisons {
             let verdict = if equal == compared { Verdict::Pass } else { Verdict::Fail };
             self.push(Row {
@@ -106,7 +109,14 @@ impl Report {
     }
 
     /// Adds a check: one row, or one for each regime.
-    pub fn outcome(&mut self, golden: &str, implementation: &str, check: Check, outcome: &Outcome, by_regime: bool) {
+    pub(crate) fn outcome(
+        &mut self,
+        golden: &str,
+        implementation: &str,
+        check: Check,
+        outcome: &Outcome,
+        by_regime: bool,
+    ) {
         let name = match check {
             Check::Fed => "fed",
             Check::Forced => "forced",
@@ -120,7 +130,9 @@ impl Report {
             }
         } else if by_regime {
             for regime in &outcome.regimes {
-                self.push(summarise(golden, implementation, name, std::slice::from_ref(regime)));
+                let comparisons = regime.comparisons.clone();
+                let summary = summarise(golden, implementation, name, std::slice::from_ref(regime));
+                self.push(Row { comparisons, ..summary });
             }
         } else {
             self.push(summarise(golden, implementation, name, &outcome.regimes));
@@ -134,7 +146,7 @@ impl Report {
     }
 
     /// The report as one JSON object.
-    pub fn to_json(&self) -> String {
+    pub(crate) fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("a report has string keys alone")
     }
 }
@@ -156,6 +168,7 @@ impl Row {
             seconds: elapsed.as_secs_f64(),
             verdict,
             breaches: Vec::new(),
+            comparisons: Vec::new(),
         }
     }
 

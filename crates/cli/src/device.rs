@@ -243,17 +243,120 @@ mod present {
 
     /// The error of an index past the last device.
     fn beyond(name: DeviceName, found: usize, what: &str) -> DeviceError {
-        let plural = if found == 1 { "" } else { "s" };
-        DeviceError::Absent {
-            device: name,
-            needs: format!("{found} {what}{plural} found, numbered {}", numbers(found)),
+        let needs = match found {
+            1 => format!("the machine has 1 {what}, number 0"),
+            _ => format!("the machine has {found} {what}s, numbers 0 to {}", found - 1),
+        };
+        DeviceError::Absent { device: name, needs }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn an_index_past_the_last_device_says_how_many_there_are() {
+            let error = |found| beyond(DeviceName::Cuda(8), found, "NVIDIA GPU").to_string();
+            assert_eq!(error(1), "device `cuda:8` is not present: the machine has 1 NVIDIA GPU, number 0");
+            assert_eq!(error(4), "device `cuda:8` is not present: the machine has 4 NVIDIA GPUs, numbers 0 to 3");
+        }
+
+        /// Whether or not the machine has a GPU, it has no millionth one; and asking must not start a backend.
+        #[cfg(feature = "wgpu")]
+        #[test]
+        fn no_machine_has_a_millionth_adapter() {
+            let name = DeviceName::Wgpu(1_000_000);
+            let error = wgpu(name, 1_000_000).unwrap_err();
+            assert!(matches!(error, DeviceError::Absent { device, .. } if device == name), "{error}");
+        }
+
+        /// As above.
+        #[cfg(feature = "cuda")]
+        #[test]
+        fn no_machine_has_a_millionth_nvidia_gpu() {
+            let name = DeviceName::Cuda(1_000_000);
+            let error = cuda(name, 1_000_000).unwrap_err();
+            assert!(matches!(error, DeviceError::Absent { device, .. } if device == name), "{error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [DeviceName; 6] = [
+        DeviceName::NdArray,
+        DeviceName::Flex,
+        DeviceName::Wgpu(0),
+        DeviceName::Wgpu(3),
+        DeviceName::Cuda(0),
+        DeviceName::Cuda(1),
+    ];
+
+    /// Gives the type that it was asked to compute in.
+    struct Asked;
+
+    impl DeviceTask for Asked {
+        type Output = DType;
+
+        fn run<B: Backend>(self, _: B::Device, dtype: DType) -> DType {
+            dtype
         }
     }
 
-    fn numbers(count: usize) -> String {
-        match count {
-            1 => "0".to_owned(),
-            _ => format!("0 to {}", count - 1),
+    fn is_compiled(device: DeviceName) -> bool {
+        let mut compiled = DeviceName::compiled().into_iter();
+        compiled.any(|other| other.feature() == device.feature())
+    }
+
+    #[test]
+    fn names_are_read_as_they_are_shown() {
+        for device in ALL {
+            assert_eq!(device.to_string().parse(), Ok(device));
+        }
+        let names = ALL.map(|device| device.to_string());
+        assert_eq!(names, ["ndarray", "flex", "wgpu", "wgpu:3", "cuda", "cuda:1"]);
+        assert_eq!("cuda:0".parse(), Ok(DeviceName::Cuda(0)));
+    }
+
+    #[test]
+    fn unknown_names_are_refused() {
+        let unknown = ["", "tpu", "CUDA", "cuda:", "cuda:x", "cuda:-1", "cuda:1:2", "flex:0", "ndarray:1", " flex"];
+        for name in unknown {
+            let name = name.to_owned();
+            assert_eq!(name.parse::<DeviceName>(), Err(DeviceError::Unknown { name }));
+        }
+        let error = "tpu".parse::<DeviceName>().unwrap_err();
+        assert_eq!(error.to_string(), "unknown device `tpu`: expected ndarray, flex, wgpu[:N] or cuda[:N]");
+    }
+
+    #[test]
+    fn cpu_devices_compute_in_both_precisions() {
+        for device in [DeviceName::NdArray, DeviceName::Flex].into_iter().filter(|&device| is_compiled(device)) {
+            assert_eq!(device.dispatch(Precision::F32, Asked), Ok(DType::F32), "{device}");
+            assert_eq!(device.dispatch(Precision::F64, Asked), Ok(DType::F64), "{device}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_not_compiled_in_names_its_feature() {
+        for device in ALL.into_iter().filter(|&device| !is_compiled(device)) {
+            let error = device.dispatch(Precision::F32, Asked).unwrap_err();
+            let feature = device.feature();
+            assert_eq!(error, DeviceError::NotCompiled { device, feature });
+            let expected = format!("device `{device}` is not compiled in: build with `--features {feature}`");
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn gpus_have_no_double_precision() {
+        for device in [DeviceName::Wgpu(0), DeviceName::Cuda(1)] {
+            let error = device.dispatch(Precision::F64, Asked).unwrap_err();
+            assert_eq!(error, DeviceError::NoDoublePrecision { device });
+            let expected = format!("device `{device}` has no f64: use ndarray or flex");
+            assert_eq!(error.to_string(), expected);
         }
     }
 }

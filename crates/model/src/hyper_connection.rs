@@ -5,15 +5,11 @@
 
 use burn::{
     module::{Module, Param},
-    tensor::{
-        Tensor,
-        activation::{sigmoid, softmax},
-        backend::Backend,
-    },
+    tensor::{Tensor, activation::softmax, backend::Backend},
 };
 use dsv41_config::Config;
 
-use crate::{ModelError, Numerics, norm::inverse_rms, weights::Loader};
+use crate::{ModelError, Numerics, activation::sigmoid, norm::inverse_rms, weights::Loader};
 
 /// What a mixer makes of the stream.
 #[derive(Debug, Clone)]
@@ -99,7 +95,17 @@ pub fn collapse<B: Backend>(h: Tensor<B, 4>, mix: Tensor<B, 3>, numerics: Numeri
 
 /// `h'[k] = post[k] * y + sum_j comb[j][k] * h[j]`, rounded to bf16: the sublayer's result `y` (`[B, S, D]`) back into
 /// the stream `[B, S, C, D]`.
+///
+/// The sum is written out, since a matrix product would contract it into fused multiply-adds, which the released code's
+/// elementwise products and sums do not.
 pub fn expand<B: Backend>(h: Tensor<B, 4>, y: Tensor<B, 3>, mix: Mix<B>, numerics: Numerics) -> Tensor<B, 4> {
-    let mixed = mix.comb.swap_dims(2, 3).matmul(h);
+    let copies = h.dims()[2];
+    let mixed = (0..copies)
+        .map(|j| {
+            let weights = mix.comb.clone().narrow(2, j, 1).swap_dims(2, 3);
+            weights * h.clone().narrow(2, j, 1)
+        })
+        .reduce(|sum, term| sum + term)
+        .expect("the stream has at least one copy");
     numerics.bf16(mix.post.unsqueeze_dim::<4>(3) * y.unsqueeze_dim::<4>(2) + mixed)
 }

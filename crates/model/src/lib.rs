@@ -7,6 +7,7 @@
 //! Axes in comments: B sequences, S tokens of a call, D `dim`, C copies of the stream, H heads, d `head_dim`,
 //! T compressed positions, E experts.
 
+pub mod activation;
 pub mod attention;
 mod block;
 mod cache;

@@ -5,7 +5,7 @@ mod table;
 
 use burn::{
     module::{Module, Param},
-    tensor::{Tensor, activation::sigmoid, backend::Backend},
+    tensor::{Tensor, backend::Backend},
 };
 use dsv41_config::Config;
 
@@ -14,6 +14,7 @@ pub use table::EngramTable;
 
 use crate::{
     ModelError,
+    activation::sigmoid,
     linear::{Linear, LinearInput},
     norm::inverse_rms,
     pass::Pass,

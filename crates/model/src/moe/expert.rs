@@ -1,11 +1,12 @@
 use burn::{
     module::Module,
-    tensor::{Tensor, activation::silu, backend::Backend},
+    tensor::{Tensor, backend::Backend},
 };
 use dsv41_config::Config;
 
 use crate::{
     ModelError, Numerics,
+    activation::silu,
     linear::{Linear, LinearInput},
     weights::Loader,
 };

@@ -1,15 +1,12 @@
 use burn::{
     module::{Module, Param},
-    tensor::{
-        Tensor, TensorData,
-        activation::{sigmoid, softmax},
-        backend::Backend,
-    },
+    tensor::{Tensor, TensorData, activation::softmax, backend::Backend},
 };
 use dsv41_config::{Config, ScoreFunc};
 
 use crate::{
     ModelError, Numerics,
+    activation::{sigmoid, softplus},
     linear::{Linear, LinearInput},
     topk::top_k,
     weights::Loader,
@@ -17,8 +14,6 @@ use crate::{
 
 /// Guard of the normalisation's sum.
 const SUM_GUARD: f64 = 1e-20;
-/// Above this, torch's softplus returns its argument.
-const SOFTPLUS_THRESHOLD: f64 = 20.0;
 
 /// Scores experts and chooses among them. All in f32.
 #[derive(Module, Debug)]
@@ -100,11 +95,4 @@ impl<B: Backend> Router<B> {
             if normalise && activated > 1 { chosen.clone() / chosen.sum_dim(1).add_scalar(SUM_GUARD) } else { chosen };
         weights.mul_scalar(scale)
     }
-}
-
-/// `ln(1 + e^x)` without overflow, and `x` itself above torch's threshold.
-fn softplus<B: Backend>(x: Tensor<B, 2>) -> Tensor<B, 2> {
-    let linear = x.clone().greater_elem(SOFTPLUS_THRESHOLD);
-    let soft = x.clone().clamp_min(0.0) + x.clone().abs().neg().exp().log1p();
-    soft.mask_where(linear, x)
 }
