@@ -10,10 +10,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use burn::tensor::{DType, backend::Backend};
 use clap::{Parser, ValueEnum};
-use dsv41::{Call, ModelError, Numerics, Transformer};
-use dsv41_cli::device::{DeviceError, DeviceName, DeviceTask, Precision};
+use dsv41::Numerics;
+use dsv41_cli::device::{DeviceError, DeviceName, Precision};
+use dsv41_cli::runner::{self, HostCall, LoadError};
 use dsv41_cli::weights::GoldenWeights;
 use dsv41_config::Config;
 use dsv41_golden::filler;
@@ -50,38 +50,30 @@ struct Run {
     time: Duration,
 }
 
-/// One forward pass.
-struct Forward<'a> {
-    config: &'a Config,
-    weights: &'a GoldenWeights,
-    tokens: &'a [Vec<u32>],
+/// One forward pass, and its time without what is made once: kernels are compiled when they are first used.
+fn run(
+    device: DeviceName,
+    config: &Config,
+    weights: &GoldenWeights,
+    tokens: &[Vec<u32>],
     numerics: Numerics,
-}
-
-impl DeviceTask for Forward<'_> {
-    type Output = Result<Run, ModelError>;
-
-    fn run<B: Backend>(self, device: B::Device, dtype: DType) -> Self::Output {
-        let model = Transformer::<B>::load(self.config, self.weights, None, &device, dtype)?;
-        let forward = || -> Result<Vec<f32>, ModelError> {
-            let call = Call { numerics: self.numerics, ..Call::default() };
-            let output = model.forward(self.tokens, None, call)?;
-            // Reading the logits back waits for the device.
-            Ok(output.logits.into_data().iter().collect())
-        };
-        // The first pass pays for what is made once: kernels are compiled when they are first used.
-        forward()?;
-        let start = Instant::now();
-        let logits = forward()?;
-        Ok(Run { logits, time: start.elapsed() })
-    }
+) -> Result<Run, LoadError> {
+    let mut model = runner::load(device, Precision::F32, config, weights)?;
+    let mut forward = || {
+        model.begin(tokens.len(), 0)?;
+        model.forward(tokens, HostCall { numerics, ..HostCall::default() })
+    };
+    forward()?;
+    let start = Instant::now();
+    let logits = forward()?.logits.iter().collect();
+    Ok(Run { logits, time: start.elapsed() })
 }
 
 fn main() -> ExitCode {
     match compare(&Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {error}");
             ExitCode::from(2)
         }
     }
@@ -106,19 +98,14 @@ fn compare(cli: &Cli) -> anyhow::Result<()> {
     println!("device    largest difference of logits  same argmax          time");
     let mut first: Option<Run> = None;
     for device in devices {
-        let task = Forward {
-            config: &config,
-            weights: &weights,
-            tokens: &tokens,
-            numerics: match cli.numerics {
-                Rounding::Full => Numerics::Full,
-                Rounding::Reference => Numerics::Reference,
-            },
+        let numerics = match cli.numerics {
+            Rounding::Full => Numerics::Full,
+            Rounding::Reference => Numerics::Reference,
         };
-        let run = match device.dispatch(Precision::F32, task) {
-            Ok(run) => run?,
-            Err(error @ DeviceError::Absent { .. }) => {
-                println!("{device:<9} {error}");
+        let run = match run(device, &config, &weights, &tokens, numerics) {
+            Ok(run) => run,
+            Err(LoadError::Device(error @ DeviceError::Absent { .. })) => {
+                println!("{error}");
                 continue;
             }
             Err(error) => return Err(error.into()),

@@ -3,67 +3,69 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
-use burn::tensor::{DType, Tensor, TensorData, backend::Backend};
-use dsv41::{Cache, Call, DEFAULT_ROLLBACK, Numerics, Probe, StreamPoint, Switches, Transformer};
-use dsv41_cli::weights::GoldenWeights;
+use burn::tensor::TensorData;
+use dsv41::{Numerics, Switches};
+use dsv41_cli::{
+    device::{DeviceName, Precision},
+    runner::{self, HostCall, HostProbe, Runner},
+    weights::GoldenWeights,
+};
 use dsv41_config::{Config, Topology};
 use dsv41_golden::{Captures, Fixture, LayerSelections, MASKED, ProbsDtype, Recorded, Selections};
 
 use crate::implementation::{Implementation, Step};
 
 /// The Burn model on one device.
-pub struct BurnRun<B: Backend> {
-    model: Transformer<B>,
-    cache: Cache<B>,
+pub struct BurnRun {
+    runner: Box<dyn Runner>,
     numerics: Numerics,
     switches: Switches,
 }
 
-impl<B: Backend> BurnRun<B> {
-    /// The model of a fixture.
+impl BurnRun {
+    /// The model of a fixture on a device.
     pub fn new(
         config: &Config,
         weights: &GoldenWeights,
         fixture: &Fixture,
         numerics: Numerics,
-        device: &B::Device,
-        dtype: DType,
+        device: DeviceName,
+        precision: Precision,
     ) -> Result<Self> {
-        let model = Transformer::load(config, weights, None, device, dtype)?;
         let switches = Switches {
             stale_index_keys: fixture.stale_index_keys,
             keep_masked_picks: fixture.keep_masked_picks,
             unrounded_probs: fixture.probs_dtype == ProbsDtype::F32,
         };
-        let cache = Self::cache(&model, fixture.batch)?;
-        Ok(Self { model, cache, numerics, switches })
-    }
-
-    fn cache(model: &Transformer<B>, batch: usize) -> Result<Cache<B>> {
-        Ok(Cache::new(model.config(), batch, model.config().max_seq_len, DEFAULT_ROLLBACK)?)
+        let mut runner = runner::load(device, precision, config, weights)?;
+        runner.begin(fixture.batch, 0)?;
+        Ok(Self { runner, numerics, switches })
     }
 }
 
-impl<B: Backend> Implementation for BurnRun<B> {
-    fn begin(&mut self, batch: usize) -> Result<()> {
-        self.cache = Self::cache(&self.model, batch)?;
-        Ok(())
+impl Implementation for BurnRun {
+    fn begin(&mut self, batch: usize, rollback: usize) -> Result<()> {
+        Ok(self.runner.begin(batch, rollback)?)
+    }
+
+    fn truncate(&mut self, len: usize) -> Result<()> {
+        Ok(self.runner.truncate(len)?)
     }
 
     fn step(&mut self, tokens: &[Vec<u32>], selections: Option<&Selections>, feed: Option<&Captures>) -> Result<Step> {
-        let start = self.cache.len();
+        let start = self.runner.position();
         let selections = selections.map(to_model);
         let mut recorder = Recorder { feed, records: BTreeMap::new() };
-        let call = Call {
+        let call = HostCall {
             numerics: self.numerics,
             switches: self.switches,
             selections: selections.as_ref(),
             probe: Some(&mut recorder),
         };
-        let output = self.model.forward(tokens, Some(&mut self.cache), call)?;
+        let output = self.runner.forward(tokens, call)?;
         let layout = Layout {
-            config: self.model.config(),
-            topology: self.model.config().topology(),
+            config: self.runner.config(),
+            topology: self.runner.config().topology(),
             batch: tokens.len(),
             seq: tokens[0].len(),
             start,
@@ -79,30 +81,14 @@ struct Recorder<'a> {
     records: BTreeMap<(Option<usize>, &'static str), TensorData>,
 }
 
-impl Recorder<'_> {
-    fn fed<B: Backend, const D: usize>(&self, layer: usize, name: &str, own: Tensor<B, D>) -> Tensor<B, D> {
-        let Some(fed) = self.feed.and_then(|feed| feed.get(&format!("L{layer}.{name}"))) else { return own };
-        let values: Vec<f64> = (0..fed.len()).map(|index| fed.get(index)).collect();
-        Tensor::from_data(TensorData::new(values, own.dims()), (&own.device(), own.dtype()))
-    }
-}
-
-impl<B: Backend> Probe<B> for Recorder<'_> {
+impl HostProbe for Recorder<'_> {
     fn record(&mut self, layer: Option<usize>, name: &'static str, data: TensorData) {
         self.records.insert((layer, name), data);
     }
 
-    fn stream(
-        &mut self,
-        layer: usize,
-        point: StreamPoint,
-        h: Tensor<B, 4>,
-        pre_mix: Tensor<B, 3>,
-    ) -> (Tensor<B, 4>, Tensor<B, 3>) {
-        match point {
-            StreamPoint::Engram => (self.fed(layer, "engram_in", h), pre_mix),
-            StreamPoint::Block => (self.fed(layer, "h_in", h), self.fed(layer, "pre_mix_in", pre_mix)),
-        }
+    fn replacement(&mut self, layer: usize, name: &'static str) -> Option<Vec<f64>> {
+        let fed = self.feed?.get(&format!("L{layer}.{name}"))?;
+        Some((0..fed.len()).map(|index| fed.get(index)).collect())
     }
 }
 

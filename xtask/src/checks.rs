@@ -73,7 +73,7 @@ pub fn run_check(
     let tokens = golden.fixture.input_ids();
     let block = golden.fixture.config.get("candidate_block_size").and_then(serde_json::Value::as_u64);
     let block = block.map_or(1, |size| size as usize);
-    implementation.begin(golden.fixture.batch)?;
+    implementation.begin(golden.fixture.batch, 0)?;
     let mut regimes = Vec::new();
     for (call, plan) in calls.iter().zip(plan) {
         let part: Vec<Vec<u32>> = tokens.iter().map(|row| row[call.start..call.start + call.length].to_vec()).collect();

@@ -7,7 +7,7 @@ use std::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -102,14 +102,15 @@ impl GoldenArgs {
         let wanted = |path: &PathBuf| self.only.is_empty() || self.only.iter().any(|name| *name == stem(path));
         let mut files = self.file.clone();
         if files.is_empty() {
-            files = json_files(&goldens())?;
-            files.extend(json_files(&goldens().join("oracle"))?);
+            files = json_files(&folder("goldens"))?;
+            files.extend(json_files(&folder("goldens/oracle"))?);
         }
-        files.retain(wanted);
-        if files.is_empty() {
-            bail!("no golden is called {}: there are {}", self.only.join(", "), names(&goldens())?);
+        let chosen: Vec<PathBuf> = files.iter().filter(|path| wanted(path)).cloned().collect();
+        if chosen.is_empty() {
+            let names: Vec<String> = files.iter().map(|path| stem(path)).collect();
+            bail!("no golden is called {}: there are {}", self.only.join(", "), names.join(", "));
         }
-        Ok(files)
+        Ok(chosen)
     }
 }
 
@@ -122,16 +123,13 @@ impl DeviceTask for Presence {
     fn run<B: Backend>(self, _device: B::Device, _dtype: DType) {}
 }
 
-fn goldens() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../goldens").components().collect()
+/// The repository's folder of that name.
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").join(name)
 }
 
 fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-fn names(folder: &Path) -> Result<String> {
-    Ok(json_files(folder)?.iter().map(|path| stem(path)).collect::<Vec<_>>().join(", "))
 }
 
 fn json_files(folder: &Path) -> Result<Vec<PathBuf>> {
@@ -140,6 +138,16 @@ fn json_files(folder: &Path) -> Result<Vec<PathBuf>> {
     files.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
     files.sort();
     Ok(files)
+}
+
+/// Whether a file is a golden of the n-gram hash, by what is in it.
+fn is_engram_hash(path: &Path) -> Result<bool> {
+    #[derive(serde::Deserialize)]
+    struct Keys {
+        hash_ids: Option<serde::de::IgnoredAny>,
+    }
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    Ok(serde_json::from_str::<Keys>(&text).is_ok_and(|keys| keys.hash_ids.is_some()))
 }
 
 fn parse_check(name: &str) -> Result<Check> {
@@ -177,7 +185,12 @@ impl Job<'_> {
                 let Subject { golden, config, weights, .. } = self.subject;
                 self.run_checks(checks, &mut OracleRun::new(config, weights, &golden.fixture)?)
             }
-            Some(device) => device.dispatch(Precision::F32, ModelJob { job: self, checks })?,
+            Some(device) => {
+                let Subject { golden, config, weights, .. } = self.subject;
+                let (numerics, precision) = (Numerics::Reference, Precision::F32);
+                let mut run = BurnRun::new(config, weights, &golden.fixture, numerics, device, precision)?;
+                self.run_checks(checks, &mut run)
+            }
         }
     }
 
@@ -187,28 +200,13 @@ impl Job<'_> {
     }
 }
 
-struct ModelJob<'a> {
-    job: &'a Job<'a>,
-    checks: &'a [Check],
-}
-
-impl DeviceTask for ModelJob<'_> {
-    type Output = Result<Vec<(Check, Outcome)>>;
-
-    fn run<B: Backend>(self, device: B::Device, dtype: DType) -> Self::Output {
-        let Subject { golden, config, weights, .. } = self.job.subject;
-        let mut run = BurnRun::<B>::new(config, weights, &golden.fixture, Numerics::Reference, &device, dtype)?;
-        self.job.run_checks(self.checks, &mut run)
-    }
-}
-
 fn check_all(files: &[PathBuf], devices: &[DeviceName], checks: &[Check], by_regime: bool) -> Result<Report> {
     let mut report = Report::default();
     let mut subjects = Vec::new();
     for path in files {
-        if stem(path) == "engram-hash" {
+        if is_engram_hash(path)? {
             let begun = Instant::now();
-            let released = Config::load(&goldens().join("../configs/v4.1-flash.json"))?;
+            let released = Config::load(&folder("configs").join("v4.1-flash.json"))?;
             report.hashes(&engram_hash::compare(path, &released)?, begun.elapsed());
             continue;
         }
@@ -260,7 +258,7 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> 
 /// Makes every golden of the oracle again; with `only_check`, tells whether the files on disk are what would be written.
 fn regenerate(only_check: bool, only: &[String]) -> Result<bool> {
     let mut unchanged = true;
-    for path in json_files(&goldens().join("oracle"))? {
+    for path in json_files(&folder("goldens/oracle"))? {
         if !only.is_empty() && !only.contains(&stem(&path)) {
             continue;
         }
@@ -277,15 +275,11 @@ fn regenerate(only_check: bool, only: &[String]) -> Result<bool> {
         } else {
             "written"
         };
-        println!("{}: {state} ({:.2}s)", path.display(), seconds(begun.elapsed()));
+        println!("{}: {state} ({:.2}s)", stem(&path), begun.elapsed().as_secs_f64());
     }
     Ok(unchanged)
 }
 
 fn is(path: &Path, bytes: &[u8]) -> Result<bool> {
     Ok(fs::read(path).with_context(|| path.display().to_string())? == bytes)
-}
-
-fn seconds(elapsed: Duration) -> f64 {
-    elapsed.as_secs_f64()
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use dsv41_cli::weights::GoldenWeights;
 use dsv41_config::Config;
 use dsv41_golden::{Captures, Fixture, ProbsDtype, Recorded, Selections};
-use dsv41_oracle::{Cache, Numerics, Oracle, Switches};
+use dsv41_oracle::{Cache, Numerics, Oracle, Real, Switches};
 
 /// What one call gives.
 pub struct Step {
@@ -22,23 +22,38 @@ pub struct Step {
 
 /// An implementation of the graph with a sequence under way.
 pub trait Implementation {
-    /// Starts `batch` sequences anew.
-    fn begin(&mut self, batch: usize) -> Result<()>;
+    /// Starts `batch` sequences anew, of which up to `rollback` tokens can be taken back.
+    fn begin(&mut self, batch: usize, rollback: usize) -> Result<()>;
+
+    /// Takes back all but the first `len` tokens of each sequence.
+    fn truncate(&mut self, len: usize) -> Result<()>;
 
     /// Runs the next tokens, one row a sequence. `selections` are forced; where `feed` has a layer's `engram_in`, `h_in`
     /// or `pre_mix_in`, the stream takes its value there.
     fn step(&mut self, tokens: &[Vec<u32>], selections: Option<&Selections>, feed: Option<&Captures>) -> Result<Step>;
 }
 
-/// The scalar implementation in reference numerics.
-pub struct OracleRun {
-    oracle: Oracle<f32>,
-    cache: Cache<f32>,
+/// The scalar implementation.
+pub struct OracleRun<F> {
+    oracle: Oracle<F>,
+    cache: Cache<F>,
 }
 
-impl OracleRun {
-    /// The oracle of a fixture.
+impl OracleRun<f32> {
+    /// The oracle of a fixture, computing as the released code does.
     pub fn new(config: &Config, weights: &GoldenWeights, fixture: &Fixture) -> Result<Self> {
+        Self::with_numerics(config, weights, fixture, Numerics::Reference)
+    }
+}
+
+impl<F: Real> OracleRun<F> {
+    /// The oracle of a fixture in numerics and precision of choice.
+    pub fn with_numerics(
+        config: &Config,
+        weights: &GoldenWeights,
+        fixture: &Fixture,
+        numerics: Numerics,
+    ) -> Result<Self> {
         let switches = Switches {
             stale_index_keys: fixture.stale_index_keys,
             keep_masked_picks: fixture.keep_masked_picks,
@@ -47,16 +62,20 @@ impl OracleRun {
                 ProbsDtype::F32 => dsv41_oracle::ProbsDtype::F32,
             },
         };
-        let oracle = Oracle::new(config, &weights.0, Numerics::Reference, switches)?;
+        let oracle = Oracle::new(config, &weights.0, numerics, switches)?;
         let cache = oracle.cache(fixture.batch, 0);
         Ok(Self { oracle, cache })
     }
 }
 
-impl Implementation for OracleRun {
-    fn begin(&mut self, batch: usize) -> Result<()> {
-        self.cache = self.oracle.cache(batch, 0);
+impl<F: Real> Implementation for OracleRun<F> {
+    fn begin(&mut self, batch: usize, rollback: usize) -> Result<()> {
+        self.cache = self.oracle.cache(batch, rollback);
         Ok(())
+    }
+
+    fn truncate(&mut self, len: usize) -> Result<()> {
+        Ok(self.cache.truncate(len)?)
     }
 
     fn step(&mut self, tokens: &[Vec<u32>], selections: Option<&Selections>, feed: Option<&Captures>) -> Result<Step> {

@@ -7,9 +7,11 @@ mod engram_hash;
 pub mod golden;
 mod implementation;
 mod make;
+pub mod mutate;
 mod report;
 
 pub use burn_run::BurnRun;
 pub use checks::{Outcome, RegimeOutcome, run_check};
 pub use choices::{ChoiceComparison, compare_choices};
 pub use implementation::{Implementation, OracleRun, Step};
+pub use make::{Made, make};

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::golden::GoldenArgs;
+use xtask::{golden::GoldenArgs, mutate::MutateArgs};
 
 /// The project's chores.
 #[derive(Debug, Parser)]
@@ -16,11 +16,15 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Golden(GoldenArgs),
+    Mutate(MutateArgs),
 }
 
 fn main() -> ExitCode {
-    let Command::Golden(golden) = Cli::parse().command;
-    match golden.run() {
+    let held = match Cli::parse().command {
+        Command::Golden(golden) => golden.run(),
+        Command::Mutate(mutate) => mutate.run(),
+    };
+    match held {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {

@@ -12,11 +12,11 @@ use serde_json::Value;
 use crate::implementation::{Implementation as _, OracleRun};
 
 /// A golden file and the whole tensors beside it.
-pub(crate) struct Made {
+pub struct Made {
     /// The samples.
-    pub(crate) golden: Golden,
+    pub golden: Golden,
     /// The whole tensors.
-    pub(crate) inputs: Inputs,
+    pub inputs: Inputs,
 }
 
 /// The configuration of a fixture, validated.
@@ -33,7 +33,7 @@ pub(crate) fn fixture_config(origin: &Path, fixture: &Fixture) -> Result<Config>
 ///
 /// # Errors
 /// When the fixture's configuration breaks a rule, or its lengths do not fit.
-pub(crate) fn make(fixture: Fixture, origin: &Path, path: &Path) -> Result<Made> {
+pub fn make(fixture: Fixture, origin: &Path, path: &Path) -> Result<Made> {
     if fixture.selection == SelectionRule::Torch {
         bail!("{}: `selection` is \"torch\": only torch can make such a golden, use \"stable\"", origin.display());
     }

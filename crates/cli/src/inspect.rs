@@ -36,9 +36,9 @@ pub struct Report {
 /// The kinds of files that are told apart.
 #[derive(Debug, Clone)]
 enum Content {
-    Config(ModelReport),
-    Golden(GoldenReport),
-    EngramHash(EngramHashReport),
+    Config(Box<ModelReport>),
+    Golden(Box<GoldenReport>),
+    EngramHash(Box<EngramHashReport>),
 }
 
 impl Report {
@@ -53,13 +53,15 @@ impl Report {
         let keys = top_level_keys(&text);
         let has = |key: &str| keys.iter().any(|found| found == key);
         let content = if has("fixture") {
-            Content::Golden(GoldenReport::new(Golden::from_str(path, &text)?)?)
+            let golden = Golden::from_str(path, &text)?;
+            Content::Golden(Box::new(GoldenReport::new(golden)?))
         } else if has("hash_ids") {
-            Content::EngramHash(EngramHashReport(EngramHashGolden::from_str(path, &text)?))
+            let golden = EngramHashGolden::from_str(path, &text)?;
+            Content::EngramHash(Box::new(EngramHashReport(golden)))
         } else {
             let origin = path.display().to_string();
             let config = Config::from_json(&origin, &text)?;
-            Content::Config(ModelReport::new(&origin, config)?)
+            Content::Config(Box::new(ModelReport::new(&origin, config)?))
         };
         Ok(Self { file: path.to_owned(), content })
     }

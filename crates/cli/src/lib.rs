@@ -2,4 +2,5 @@
 
 pub mod device;
 pub mod inspect;
+pub mod runner;
 pub mod weights;

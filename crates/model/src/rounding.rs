@@ -51,7 +51,8 @@ pub fn bf16<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
 pub fn fp8_round_trip<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
     by_groups(x, POW2_GROUP, |groups| {
         let amax = groups.clone().abs().max_dim(1).clamp_min(1e-4);
-        let scale = power_of_two_above(amax.mul_scalar(f64::from(1.0f32 / 448.0)));
+        // The reciprocal in the tensor's own precision: of 448 and of 6 either one takes `max * 2^k` to exactly `2^k`.
+        let scale = power_of_two_above(amax.mul_scalar(1.0 / E4M3_MAX));
         let scaled = (groups / scale.clone()).clamp(-E4M3_MAX, E4M3_MAX);
         nearest(scaled, E4M3) * scale
     })
@@ -65,7 +66,7 @@ pub fn fp8_round_trip<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, 
 pub fn fp4_round_trip_pow2<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
     by_groups(x, POW2_GROUP, |groups| {
         let amax = groups.clone().abs().max_dim(1).clamp_min(6.0 * 2f64.powi(-126));
-        let scale = power_of_two_above(amax.mul_scalar(f64::from(1.0f32 / 6.0)));
+        let scale = power_of_two_above(amax.mul_scalar(1.0 / E2M1_MAX));
         e2m1(groups / scale.clone()) * scale
     })
 }
@@ -90,6 +91,9 @@ fn e2m1<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
 }
 
 /// The smallest power of two that is at least `x > 0`.
+///
+/// Callers divide by the format's largest value where the kernels multiply by its reciprocal in f32: both fall on the
+/// same side of every power of two, and the division does so in f64 too.
 fn power_of_two_above<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
     let power = nearest(x.clone(), POWER_OF_TWO);
     let too_small = power.clone().lower(x);

@@ -41,7 +41,7 @@ pub trait Real:
 
     /// The nearest value of this precision.
     fn from_f64(value: f64) -> Self;
-    /// The nearest f32.
+    /// An f32 that every narrower format rounds to what it would round this value to.
     fn to_f32(self) -> f32;
     /// `e^self`.
     fn exp(self) -> Self;
@@ -125,8 +125,15 @@ impl Real for f64 {
         value
     }
 
+    /// Rounds to odd: between two f32 it takes the one whose last bit is set, so that no tie of a narrower format comes
+    /// about by rounding.
     fn to_f32(self) -> f32 {
-        self as f32
+        let nearest = self as f32;
+        let error = self - f64::from(nearest);
+        if error == 0.0 || !nearest.is_finite() || nearest.to_bits() & 1 == 1 {
+            return nearest;
+        }
+        if error > 0.0 { nearest.next_up() } else { nearest.next_down() }
     }
 
     fn exp(self) -> Self {
@@ -147,5 +154,28 @@ impl Real for f64 {
 
     fn copysign(self, sign: Self) -> Self {
         libm::copysign(self, sign)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dsv41_golden::rounding::bf16;
+
+    use super::Real;
+
+    #[test]
+    fn an_f64_becomes_bf16_as_if_rounded_once() {
+        let tie = 1.0 + 2f64.powi(-8);
+        let bf16 = |value: f64| bf16(value.to_f32());
+        assert_eq!(bf16(tie), 1.0, "to even");
+        assert_eq!(bf16(tie + 2f64.powi(-40)), 1.0 + 2f32.powi(-7), "not a tie, though its nearest f32 is one");
+        assert_eq!(bf16(-tie - 2f64.powi(-40)), -1.0 - 2f32.powi(-7));
+        let odd_tie = 1.0 + 3.0 * 2f64.powi(-8);
+        assert_eq!(bf16(odd_tie), 1.0 + 2f32.powi(-6), "to even");
+        assert_eq!(bf16(odd_tie - 2f64.powi(-40)), 1.0 + 2f32.powi(-7));
+        assert_eq!(
+            [0.0, -0.0, 1e300, f64::NEG_INFINITY].map(bf16).map(f32::to_bits),
+            [0.0f32.to_bits(), (-0.0f32).to_bits(), f32::INFINITY.to_bits(), f32::NEG_INFINITY.to_bits(),]
+        );
     }
 }
