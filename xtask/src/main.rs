@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", dsv41_cli::message::one_line(&error));
             ExitCode::from(2)
         }
     }

@@ -244,6 +244,7 @@ mod tests {
             let source = fs::read_to_string(&path).expect("the file of a defect");
             let edited = defect.edit(&source).expect("the text occurs once");
             assert_ne!(edited, source, "{}", defect.name);
+            assert!(!defect.what.contains('|'), "{}: would end a cell of the table", defect.name);
         }
     }
 

@@ -2,5 +2,6 @@
 
 pub mod device;
 pub mod inspect;
+pub mod message;
 pub mod runner;
 pub mod weights;

@@ -22,7 +22,10 @@ pub fn silu<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
 /// `ln(1 + e^x)` without overflow, and `x` itself above torch's threshold.
 pub fn softplus<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
     let linear = x.clone().greater_elem(SOFTPLUS_THRESHOLD);
-    let soft = x.clone().clamp_min(0.0) + x.clone().abs().neg().exp().log1p();
+    let magnitude = x.clone().abs();
+    // `max(x, 0)` by way of the magnitude: its slope at 0 is then one half, as softplus's is.
+    let positive = (x.clone() + magnitude.clone()).mul_scalar(0.5);
+    let soft = positive + magnitude.neg().exp().log1p();
     soft.mask_where(linear, x)
 }
 

@@ -45,13 +45,13 @@ fn bf16_is_exact_on_every_backend() {
 mod scalar {
     use super::host;
 
-    pub fn power_of_two_above(x: f32) -> f32 {
+    pub(super) fn power_of_two_above(x: f32) -> f32 {
         let bits = x.to_bits();
         let exponent = (bits >> 23) + u32::from(bits & 0x7f_ffff != 0);
         f32::from_bits(exponent << 23)
     }
 
-    pub fn e2m1(x: f32) -> f32 {
+    pub(super) fn e2m1(x: f32) -> f32 {
         const CODES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
         let magnitude = x.abs().min(6.0);
         let (_, code) = CODES
@@ -72,21 +72,21 @@ mod scalar {
             .collect()
     }
 
-    pub fn fp8(x: &[f32]) -> Vec<f32> {
+    pub(super) fn fp8(x: &[f32]) -> Vec<f32> {
         groups(x, 32, 1e-4, |x, amax| {
             let scale = power_of_two_above(amax * (1.0 / 448.0));
             host::e4m3((x / scale).clamp(-448.0, 448.0)) * scale
         })
     }
 
-    pub fn fp4_pow2(x: &[f32]) -> Vec<f32> {
+    pub(super) fn fp4_pow2(x: &[f32]) -> Vec<f32> {
         groups(x, 32, 6.0 * 2f32.powi(-126), |x, amax| {
             let scale = power_of_two_above(amax * (1.0 / 6.0));
             e2m1(x / scale) * scale
         })
     }
 
-    pub fn fp4_e4m3(x: &[f32]) -> Vec<f32> {
+    pub(super) fn fp4_e4m3(x: &[f32]) -> Vec<f32> {
         groups(x, 16, 6.0 * 2f32.powi(-9), |x, amax| {
             let scale = host::e4m3((amax / 6.0).min(448.0));
             e2m1(x / scale) * scale

@@ -314,7 +314,7 @@ pub(super) const DEFECTS: &[Defect] = &[
     },
     Defect {
         name: "engram-gate-without-sign",
-        what: "the gate takes the root of |dot| without its sign",
+        what: "the gate takes the root of the product's magnitude without its sign",
         file: "engram/mod.rs",
         from: "root.clone().mask_where(negative, root.neg())",
         to: "root.clone().mask_where(negative, root)",

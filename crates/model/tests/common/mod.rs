@@ -8,7 +8,7 @@ use dsv41::{ModelError, Transformer, WeightSource};
 use dsv41_config::Config;
 
 /// Weights that depend on nothing but their names: matrices of about unit gain, norms near one.
-pub struct NamedWeights;
+pub(crate) struct NamedWeights;
 
 impl WeightSource for NamedWeights {
     fn weight(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
@@ -35,17 +35,17 @@ impl WeightSource for NamedWeights {
 }
 
 /// A configuration of the repository.
-pub fn config(name: &str) -> Config {
+pub(crate) fn config(name: &str) -> Config {
     Config::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs").join(name))
         .expect("a valid configuration")
 }
 
 /// The model of a configuration.
-pub fn model<B: Backend>(config: &Config, dtype: DType) -> Transformer<B> {
+pub(crate) fn model<B: Backend>(config: &Config, dtype: DType) -> Transformer<B> {
     Transformer::load(config, &NamedWeights, None, &B::Device::default(), dtype).expect("weights for every name")
 }
 
 /// Token ids that repeat nothing obvious.
-pub fn tokens(batch: usize, seq: usize, vocab: usize) -> Vec<Vec<u32>> {
+pub(crate) fn tokens(batch: usize, seq: usize, vocab: usize) -> Vec<Vec<u32>> {
     (0..batch).map(|row| (0..seq).map(|i| ((i * i * 7 + i * 3 + row * 11 + 1) % vocab) as u32).collect()).collect()
 }
