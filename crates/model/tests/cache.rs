@@ -87,7 +87,7 @@ impl<B: Backend> Sequence<B> {
             self.run_chunks(all, &[split, ROLLBACK], &mut cache);
             let wrong = tokens(2, 3, 17);
             cache.truncate(LENGTH - back).expect("within the margin");
-            if back >= 3 && back < ROLLBACK {
+            if (3..ROLLBACK).contains(&back) {
                 // Other tokens over the truncated ones, taken back again, must leave no trace.
                 self.run(&wrong, &mut cache);
                 cache.truncate(LENGTH - back).expect("within the margin");
