@@ -128,7 +128,7 @@ impl Finding {
     fn describe(&self) -> String {
         match self {
             Self::Noticed(Notice { goldens, first, breaches }) => {
-                format!("noticed by {} goldens in {breaches} captures, first {first}", goldens.len())
+                format!("noticed, first {first} (goldens: {}, captures: {breaches})", goldens.len())
             }
             Self::Missed => "NOT NOTICED".to_owned(),
             Self::Broken(why) => format!("NOT CHECKED: {why}"),
@@ -197,13 +197,13 @@ fn markdown(findings: &[(&Defect, Finding)], goldens: &BTreeSet<String>) -> Stri
     let mut page = format!(
         "# Defects that the goldens notice
 
-`cargo xtask mutate --markdown` wrote this page. It copies the checkout, makes one edit at a time in the copy's \
-`crates/model/src`, builds that model and runs `cargo xtask golden --device flex --checks fed,free` with it; the unedited \
-copy passes. Each edit below is one way to get the graph wrong, most of them seen in other implementations. *Noticed by* \
-lists the goldens of which a check failed; *first breach* is the first capture, in the order of the computation, of the \
-first of these goldens, and *breaches* counts the captures (and choices) of all of them that broke a bound. A breach in \
-one capture usually spreads within its layer; in the fed check every layer starts from the golden's own input again. The \
-edits themselves are in `xtask/src/mutate/defects.rs`.
+`cargo xtask mutate --markdown` wrote this page. It copies the checkout, makes one edit at a time in the copy's
+`crates/model/src`, builds that model and runs `cargo xtask golden --device flex --checks fed,free` with it; the
+unedited copy passes. Each edit below is one way to get the graph wrong, most of them seen in other implementations.
+*Noticed by* lists the goldens of which a check failed; *first breach* is the first capture, in the order of the
+computation, of the first of these goldens, and *breaches* counts the captures (and choices) of all of them that broke a
+bound. A breach in one capture usually spreads within its layer; in the fed check every layer starts from the golden's
+own input again. The edits themselves are in `xtask/src/mutate/defects.rs`.
 
 The {} goldens: {}.
 

@@ -64,6 +64,10 @@ impl Workshop {
         for file in files.split_terminator('\0').filter(|file| checkout.join(file).is_file()) {
             copy(&checkout.join(file), &source.join(file)).with_context(|| file.to_owned())?;
         }
+        let manifest = source.join("Cargo.toml");
+        let own = fs::read_to_string(&manifest).with_context(|| manifest.display().to_string())?;
+        let renumbered = renumber(&own).with_context(|| manifest.display().to_string())?;
+        fs::write(&manifest, renumbered).with_context(|| manifest.display().to_string())?;
         Ok(Self { source, target: home.join("target"), build: folders.build_directory, _lock: lock })
     }
 
@@ -77,7 +81,7 @@ impl Workshop {
         build.env("CARGO_TARGET_DIR", &self.target).env("CARGO_BUILD_BUILD_DIR", &self.build);
         let built = output(&mut build)?;
         if !built.status.success() {
-            return Ok(Run::Broken(first_error(&built.stderr)));
+            return Ok(Run::Broken(complaint(&built)));
         }
 
         let mut golden = Command::new(self.target.join("debug/xtask").with_extension(std::env::consts::EXE_EXTENSION));
@@ -87,7 +91,7 @@ impl Workshop {
         Ok(match checked.status.code() {
             Some(0) => Run::Passed(report()?),
             Some(1) => Run::Failed(report()?),
-            _ => Run::Broken(first_error(&checked.stderr)),
+            _ => Run::Broken(complaint(&checked)),
         })
     }
 
@@ -102,6 +106,18 @@ impl Workshop {
         let run = self.run();
         fs::write(&path, sound).with_context(|| path.display().to_string())?;
         run
+    }
+}
+
+/// A workspace manifest with another version.
+///
+/// Cargo tells packages of a workspace apart by name, version and place in the workspace, wherever that lies: with the
+/// checkout's own version, a broken model in the shared build folder would pass for the checkout's.
+fn renumber(manifest: &str) -> Result<String> {
+    let is_version = |line: &&str| line.starts_with("version = ");
+    match manifest.lines().filter(is_version).collect::<Vec<_>>()[..] {
+        [version] => Ok(manifest.replacen(version, "version = \"0.0.0-mutant\"", 1)),
+        ref versions => bail!("{} lines begin with `version = `, expected one", versions.len()),
     }
 }
 
@@ -123,29 +139,43 @@ fn output(command: &mut Command) -> Result<Output> {
 fn stdout(mut command: Command) -> Result<Vec<u8>> {
     let output = output(&mut command)?;
     if !output.status.success() {
-        bail!("{}: {}", command.get_program().display(), first_error(&output.stderr));
+        bail!("{}: {}", command.get_program().display(), complaint(&output));
     }
     Ok(output.stdout)
 }
 
-/// The line of a process's complaints that says what went wrong: its first error or panic, or else the first line.
-fn first_error(stderr: &[u8]) -> String {
-    let text = String::from_utf8_lossy(stderr);
+/// What went wrong, in one line of the process's own, or else how it ended.
+fn complaint(output: &Output) -> String {
+    match first_error(&String::from_utf8_lossy(&output.stderr)) {
+        Some(line) => line.to_owned(),
+        None => format!("{} without a message", output.status),
+    }
+}
+
+/// The first line about an error or a panic, or else the first line.
+fn first_error(text: &str) -> Option<&str> {
     let telling = |line: &&str| ["error", "fatal", "thread "].iter().any(|start| line.starts_with(start));
-    text.lines().find(telling).or_else(|| text.lines().next()).unwrap_or("no message").to_owned()
+    text.lines().find(telling).or_else(|| text.lines().next())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::first_error;
+    use super::{first_error, renumber};
+
+    #[test]
+    fn the_copy_has_a_version_of_its_own() {
+        let manifest = "[workspace.package]\nversion = \"0.1.0\"\n[workspace.dependencies]\na = { version = \"1\" }\n";
+        let expected = manifest.replace("0.1.0", "0.0.0-mutant");
+        assert_eq!(renumber(manifest).expect("one version"), expected);
+        assert!(renumber("[workspace]\n").is_err());
+        assert!(renumber(&manifest.repeat(2)).is_err());
+    }
 
     #[test]
     fn the_telling_line_is_found() {
-        assert_eq!(
-            first_error(b"warning: unused\n  at a.rs\nerror[E0425]: no `x`\nerror: aborting\n"),
-            "error[E0425]: no `x`"
-        );
-        assert_eq!(first_error(b"something else\nmore\n"), "something else");
-        assert_eq!(first_error(b""), "no message");
+        let compiler = "warning: unused\n  at a.rs\nerror[E0425]: no `x`\nerror: aborting\n";
+        assert_eq!(first_error(compiler), Some("error[E0425]: no `x`"));
+        assert_eq!(first_error("something else\nmore\n"), Some("something else"));
+        assert_eq!(first_error(""), None);
     }
 }
