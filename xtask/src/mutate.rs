@@ -224,6 +224,12 @@ The {} goldens: {}.
         };
         writeln!(page, "| **{name}**: {what} | `{file}` | {cells} |").expect("a string takes any text");
     }
+    page.push_str(
+        "
+No value in these goldens is so small that a floor under a quantiser's largest magnitude shows:
+`crates/model/tests/rounding.rs` holds the floors to scalar code instead.
+",
+    );
     page
 }
 

@@ -92,8 +92,8 @@ fn e2m1<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
 
 /// The smallest power of two that is at least `x > 0`.
 ///
-/// Callers divide by the format's largest value where the kernels multiply by its reciprocal in f32: both fall on the
-/// same side of every power of two, and the division does so in f64 too.
+/// Callers multiply by the reciprocal of the format's largest value in the tensor's own precision, which in f32 is what the
+/// kernels do: a rounded-to-f32 reciprocal would double the scale of exact maxima in f64.
 fn power_of_two_above<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
     let power = nearest(x.clone(), POWER_OF_TWO);
     let too_small = power.clone().lower(x);
