@@ -92,13 +92,7 @@ impl Golden {
         let config = top.read("fixture", "an object", Value::as_object)?;
         let fixture = Fixture::from_map(origin, config.clone())?;
 
-        let place = file.regime("weights_meta");
-        let recipes = top.read("weights_meta", "an object", Value::as_object)?;
-        let weights = recipes
-            .iter()
-            .map(|(name, recipe)| Ok((name.clone(), read_recipe(&place.capture(name), recipe)?)))
-            .collect::<Result<_, GoldenError>>()?;
-
+        let weights = read_recipes(&file, top)?;
         let mut regimes = IndexMap::with_capacity(fixture.regimes.len());
         for name in &fixture.regimes {
             let place = file.regime(name);
@@ -144,11 +138,7 @@ impl Golden {
     /// # Errors
     /// [`GoldenError::Entry`] that names the weight, for what [`WeightSet::generate`] finds wrong.
     pub fn make_weights(&self) -> Result<WeightSet, GoldenError> {
-        WeightSet::generate(&self.fixture.salt, &self.weights).map_err(|error| match error {
-            GoldenError::Weight { name, fault } => self.place("weights_meta", &name).fault(EntryFault::Recipe(fault)),
-            GoldenError::MissingWeight { name } => self.place("weights_meta", &name).fault(EntryFault::Missing),
-            other => other,
-        })
+        make_weights(&self.path, &self.fixture.salt, &self.weights)
     }
 
     /// Where the whole tensors lie: `NAME.inputs.safetensors` beside `NAME.json`.
@@ -199,6 +189,27 @@ impl Golden {
     pub(crate) fn place(&self, regime: &str, capture: &str) -> Place {
         Place::file(&self.path).regime(regime).capture(capture)
     }
+}
+
+/// The recipes under `weights_meta`.
+pub(crate) fn read_recipes(file: &Place, top: Entry<'_>) -> Result<IndexMap<String, WeightMeta>, GoldenError> {
+    let place = file.regime("weights_meta");
+    let recipes = top.read("weights_meta", "an object", Value::as_object)?;
+    recipes.iter().map(|(name, recipe)| Ok((name.clone(), read_recipe(&place.capture(name), recipe)?))).collect()
+}
+
+/// Makes the weights of the golden file at `path` and checks every checksum.
+pub(crate) fn make_weights(
+    path: &Path,
+    salt: &str,
+    recipes: &IndexMap<String, WeightMeta>,
+) -> Result<WeightSet, GoldenError> {
+    let place = |name: &str| Place::file(path).regime("weights_meta").capture(name);
+    WeightSet::generate(salt, recipes).map_err(|error| match error {
+        GoldenError::Weight { name, fault } => place(&name).fault(EntryFault::Recipe(fault)),
+        GoldenError::MissingWeight { name } => place(&name).fault(EntryFault::Missing),
+        other => other,
+    })
 }
 
 fn read_regime(place: &Place, value: &Value) -> Result<Regime, GoldenError> {

@@ -62,6 +62,15 @@ pub fn fill(salt: &str, name: &str, meta: &WeightMeta) -> Result<Vec<f32>, Golde
     Ok((0..count as u64).map(|index| stored(element(seed, index))).collect())
 }
 
+/// Writes some elements of the f32 tensor called `name` to `out`, from the one numbered `first` on: of a tensor too large
+/// to be made at once.
+pub(crate) fn fill_part(salt: &str, name: &str, (scale, offset): (f64, f64), first: u64, out: &mut [f32]) {
+    let seed = seed(salt, name);
+    for (index, value) in (first..).zip(out) {
+        *value = uniform(element(seed, index), scale, offset);
+    }
+}
+
 fn seed(salt: &str, name: &str) -> u64 {
     fnv1a64([salt, name].concat().as_bytes())
 }

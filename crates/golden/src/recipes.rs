@@ -3,7 +3,7 @@
 use indexmap::IndexMap;
 
 use crate::error::GoldenError;
-use crate::filler::fill;
+use crate::filler::{fill, fill_part};
 use crate::recorded::checksum;
 use crate::weights::{Dtype, Kind, WeightMeta, is_table, scaled_weight};
 
@@ -45,6 +45,13 @@ pub fn recipes(
             Ok((tensor.name.clone(), meta))
         })
         .collect()
+}
+
+/// Writes some elements of a weight to `out`, from the one numbered `first` on, as the recipe of a weight stored in f32
+/// makes them; of a table, unscaled and unrounded. Any tensor can be made so, whatever its size.
+pub fn weight_part(salt: &str, name: &str, shape: &[usize], first: u64, out: &mut [f32]) {
+    let spread = if is_table(name) { (0.5, 0.0) } else { spread(name, shape) };
+    fill_part(salt, name, spread, first, out);
 }
 
 fn weight_recipe(tensor: &StoredTensor) -> WeightMeta {
@@ -111,6 +118,16 @@ fn inverse_root(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_are_those_of_the_whole_recipe() {
+        let tensor =
+            StoredTensor { name: "layers.0.attn.wq_a.weight".to_owned(), shape: vec![4, 6], dtype: Dtype::Float32 };
+        let whole = fill("s", &tensor.name, &weight_recipe(&tensor)).unwrap();
+        let mut part = [0.0; 7];
+        weight_part("s", &tensor.name, &tensor.shape, 5, &mut part);
+        assert_eq!(part, whole[5..12]);
+    }
 
     #[test]
     fn inverse_roots_are_rounded_to_nearest() {

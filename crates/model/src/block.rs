@@ -5,7 +5,7 @@ use burn::{
 use dsv41_config::{Config, LayerTopology};
 
 use crate::{
-    ModelError,
+    ModelBackend, ModelError,
     attention::Attention,
     hyper_connection::{HyperConnection, Mix, collapse, expand},
     linear::LinearInput,
@@ -32,7 +32,7 @@ pub struct Block<B: Backend> {
     pub ffn: MixtureOfExperts<B>,
 }
 
-impl<B: Backend> Block<B> {
+impl<B: ModelBackend> Block<B> {
     pub(crate) fn load(
         from: &Loader<'_, B>,
         config: &Config,
@@ -55,12 +55,13 @@ impl<B: Backend> Block<B> {
     /// layer after.
     ///
     /// Collapse weights lag: attention collapses with those handed in, the feed-forward with the attention mixer's, and
-    /// the feed-forward mixer's go on to the next block.
+    /// the feed-forward mixer's go on to the next block. `next` is that block, whose experts can be fetched early.
     pub(crate) fn forward(
         &self,
         h: Tensor<B, 4>,
         pre_mix: Tensor<B, 3>,
         layer: usize,
+        next: Option<&Self>,
         pass: &mut Pass<'_, B>,
     ) -> (Tensor<B, 4>, Tensor<B, 3>) {
         let numerics = pass.numerics;
@@ -78,6 +79,10 @@ impl<B: Backend> Block<B> {
         record_mix(&mix, ["ffn_pre", "ffn_post", "ffn_comb"], layer, pass);
         let x = self.ffn_norm.forward(collapse(h.clone(), pre_mix, numerics), numerics);
         pass.record(layer, "ffn_in", &x);
+        // One token's experts can be guessed; a prompt's are most of them.
+        if let Some(next) = next.filter(|_| pass.seq == 1) {
+            next.ffn.prefetch(x.clone(), layer + 1);
+        }
         let y = self.ffn.forward(x, layer, pass);
         pass.record(layer, "ffn_out", &y);
         let pre_mix = mix.pre.clone();

@@ -24,6 +24,9 @@ pub enum ModelError {
         /// Axes expected.
         expected: Vec<usize>,
     },
+    /// Rows of a table cannot be read.
+    #[error("rows of a table cannot be read: {0}")]
+    Rows(#[from] std::io::Error),
     /// A call without tokens.
     #[error("no tokens: every sequence needs at least one")]
     NoTokens,
@@ -82,6 +85,14 @@ pub enum ModelError {
         asked: usize,
         /// The margin left.
         margin: usize,
+    },
+    /// Document starts that do not fit the call.
+    #[error("documents of row {row}: {problem}")]
+    Documents {
+        /// The row.
+        row: usize,
+        /// What is wrong with them.
+        problem: String,
     },
     /// Selections handed in that do not fit the call.
     #[error("layer {layer}: the {part} handed in {problem}")]

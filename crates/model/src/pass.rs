@@ -6,9 +6,10 @@ use burn::tensor::{DType, Tensor, TensorData, backend::Backend};
 use dsv41_config::Config;
 
 use crate::{
-    Numerics, Probe, Selections,
+    Numerics, Objective, Probe, Selections,
     attention::{RopeFrequencies, Rotation},
     cache::{Cache, StreamView},
+    documents::Documents,
     selections::LayerSelections,
 };
 
@@ -24,6 +25,16 @@ pub struct Switches {
     pub unrounded_probs: bool,
 }
 
+/// The positions of a call whose logits are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogitsOf {
+    /// All of them.
+    #[default]
+    Every,
+    /// The last one of each sequence, which is all that the next token needs.
+    Last,
+}
+
 /// How to make a call.
 pub struct Call<'a, B: Backend> {
     /// Where to round.
@@ -32,13 +43,28 @@ pub struct Call<'a, B: Backend> {
     pub switches: Switches,
     /// Choices to force; parts left out are chosen as usual.
     pub selections: Option<&'a Selections>,
+    /// Where logits are wanted.
+    pub logits: LogitsOf,
+    /// Where the documents of each row start, where a row holds several: ascending, the first at 0, each where a compressed
+    /// position starts. Nothing reaches across. Only in calls without a cache.
+    pub documents: Option<&'a [Vec<usize>]>,
+    /// What is trained for, besides the result.
+    pub objective: Option<&'a mut dyn Objective<B>>,
     /// An observer.
     pub probe: Option<&'a mut dyn Probe<B>>,
 }
 
 impl<B: Backend> Default for Call<'_, B> {
     fn default() -> Self {
-        Self { numerics: Numerics::default(), switches: Switches::default(), selections: None, probe: None }
+        Self {
+            numerics: Numerics::default(),
+            switches: Switches::default(),
+            selections: None,
+            logits: LogitsOf::default(),
+            documents: None,
+            objective: None,
+            probe: None,
+        }
     }
 }
 
@@ -46,6 +72,7 @@ impl<B: Backend> Default for Call<'_, B> {
 pub(crate) struct Pass<'a, B: Backend> {
     pub(crate) numerics: Numerics,
     pub(crate) switches: Switches,
+    pub(crate) logits: LogitsOf,
     pub(crate) batch: usize,
     pub(crate) seq: usize,
     /// Position of the call's first token.
@@ -62,6 +89,10 @@ pub(crate) struct Pass<'a, B: Backend> {
     /// The candidate mask in force: `[B, S, T]`.
     pub(crate) candidates: Option<Vec<bool>>,
     pub(crate) rotations: Rotations<B>,
+    pub(crate) documents: Documents,
+    pub(crate) objective: Option<&'a mut dyn Objective<B>>,
+    /// Whether every selection is handed in and nobody asks what would have been chosen.
+    pub(crate) repeats: bool,
     forced: Option<&'a Selections>,
     probe: Option<&'a mut dyn Probe<B>>,
 }
@@ -93,6 +124,7 @@ impl<'a, B: Backend> Pass<'a, B> {
         Self {
             numerics: call.numerics,
             switches: call.switches,
+            logits: call.logits,
             batch,
             seq,
             start,
@@ -104,6 +136,9 @@ impl<'a, B: Backend> Pass<'a, B> {
             topk: BTreeMap::new(),
             candidates: None,
             rotations,
+            documents: Documents::new(call.documents, seq),
+            objective: call.objective,
+            repeats: false,
             forced: call.selections,
             probe: call.probe,
         }

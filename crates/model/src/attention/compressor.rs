@@ -5,9 +5,10 @@ use burn::{
     tensor::{Tensor, activation::softmax, backend::Backend},
 };
 use dsv41_config::Config;
+use dsv41_ops::constant;
 
 use crate::{
-    ModelError,
+    ModelBackend, ModelError,
     cache::StreamView,
     linear::{Linear, LinearInput},
     norm::RmsNorm,
@@ -32,7 +33,7 @@ pub struct Compressor<B: Backend> {
     ratio: usize,
 }
 
-impl<B: Backend> Compressor<B> {
+impl<B: ModelBackend> Compressor<B> {
     /// Loads from an attention's loader.
     pub(crate) fn load(from: &Loader<'_, B>, config: &Config, ratio: usize) -> Result<Self, ModelError> {
         let (compressor, indexer) = (from.at("compressor"), from.at("indexer"));
@@ -96,7 +97,8 @@ impl<B: Backend> Compressor<B> {
         let rotation = pass.rotations.compressed_frequencies.rotation(positions, &pass.device, pass.dtype);
         let rotate = |x: Tensor<B, 3>| numerics.bf16(rotation.apply(x.unsqueeze_dim::<4>(2))).squeeze_dim::<3>(2);
 
-        let keys = self.k_norm.forward(self.wk.forward(latents.clone(), numerics), numerics);
+        // The keys serve a choice, and the indexer's own loss: no gradient of theirs reaches the latents.
+        let keys = self.k_norm.forward(self.wk.forward(constant(latents.clone()), numerics), numerics);
         StreamView { keys: numerics.index_fp4(rotate(keys)), latents: numerics.latent_fp4(rotate(latents)) }
     }
 }

@@ -5,10 +5,11 @@ use burn::{
     tensor::{Tensor, TensorData, activation::relu, backend::Backend},
 };
 use dsv41_config::{Config, LayerTopology};
+use dsv41_ops::constant;
 
 use super::select::{CandidateRule, Scores};
 use crate::{
-    ModelError,
+    ModelBackend, ModelError,
     cache::StreamView,
     linear::{Linear, LinearInput},
     pass::Pass,
@@ -35,7 +36,7 @@ pub struct Indexer<B: Backend> {
     candidates: CandidateRule,
 }
 
-impl<B: Backend> Indexer<B> {
+impl<B: ModelBackend> Indexer<B> {
     /// Loads from an attention's loader.
     pub(crate) fn load(from: &Loader<'_, B>, config: &Config, quantised: LinearInput) -> Result<Self, ModelError> {
         let from = from.at("indexer");
@@ -50,28 +51,36 @@ impl<B: Backend> Indexer<B> {
         })
     }
 
-    /// Selects for every query and leaves the selection (and the candidate mask, where `layer` makes it) in `pass`.
+    /// Selects for every query and leaves the selection (and the candidate mask, where `layer` makes it) in `pass`. Gives
+    /// what was scored with, none while no compressed position exists.
     ///
-    /// `x` is the attention's input `[B, S, D]`, `low_rank_query` is `[B, S, q_lora_rank]`.
+    /// `x` is the attention's input `[B, S, D]`, `low_rank_query` is `[B, S, q_lora_rank]`; both enter as constants, since
+    /// a choice passes no gradient.
     pub(crate) fn forward(
         &self,
         x: Tensor<B, 3>,
         low_rank_query: Tensor<B, 3>,
         layer: &LayerTopology,
         pass: &mut Pass<'_, B>,
-    ) {
+    ) -> Option<IndexOperands<B>> {
         let source = layer.kv_source.expect("a valid configuration gives an index source a kv source");
         let Some(stream) = pass.streams.get(&source).cloned() else {
             pass.topk.insert(layer.layer, Vec::new());
-            return;
+            return None;
         };
         let (batch, seq) = (pass.batch, pass.seq);
         let keys = self.keys(&stream, layer, pass);
         pass.record(layer.layer, "index_k", &keys);
-        let raw = self.score(x, low_rank_query, keys, pass);
-        let mut scores = Scores::new(raw, pass.start, pass.seq, layer.ratio);
-
+        let operands = self.operands(constant(x), constant(low_rank_query), keys, pass);
         let forced = pass.forced(layer.layer);
+        if pass.repeats {
+            let topk = forced.and_then(|forced| forced.topk.clone()).expect("a repeated call has all selections");
+            pass.topk.insert(layer.layer, topk);
+            return Some(operands);
+        }
+        let raw = self.score(&operands, pass);
+        let mut scores = Scores::new(raw, pass.start, pass.seq, layer.ratio).within(&pass.documents);
+
         if layer.makes_candidates {
             let mask = scores.candidates(self.candidates);
             let in_force = forced.and_then(|forced| forced.candidates.clone()).unwrap_or_else(|| mask.clone());
@@ -91,6 +100,7 @@ impl<B: Backend> Indexer<B> {
         let in_force = forced.and_then(|forced| forced.topk.clone()).unwrap_or_else(|| own.clone());
         pass.chosen.layer_mut(layer.layer).topk = Some(own);
         pass.topk.insert(layer.layer, in_force);
+        Some(operands)
     }
 
     /// The layer's own index keys, or the ones that the released code would score ([`crate::Switches::stale_index_keys`]).
@@ -116,26 +126,37 @@ impl<B: Backend> Indexer<B> {
         }
     }
 
-    /// `sum_h w[h] * relu(q_h . k_t)` for every query and compressed position, `[B, S, T]` row-major, unmasked.
-    fn score(&self, x: Tensor<B, 3>, low_rank_query: Tensor<B, 3>, keys: Tensor<B, 3>, pass: &Pass<'_, B>) -> Vec<f64> {
+    fn operands(
+        &self,
+        x: Tensor<B, 3>,
+        low_rank_query: Tensor<B, 3>,
+        keys: Tensor<B, 3>,
+        pass: &Pass<'_, B>,
+    ) -> IndexOperands<B> {
         let numerics = pass.numerics;
-        let [batch, seq, _] = x.dims();
-        let positions = keys.dims()[1];
         let (heads, head_dim) = (self.heads, self.head_dim);
-
-        let query = self.wq_b.forward(low_rank_query, numerics).reshape([batch, seq, heads, head_dim]);
+        let query = self.wq_b.forward(low_rank_query, numerics).reshape([pass.batch, pass.seq, heads, head_dim]);
         let query = numerics.index_fp4(numerics.bf16(pass.rotations.compressed.apply(query)));
         let factor = (head_dim as f64).powf(-0.5) * (heads as f64).powf(-0.5);
         let weights = numerics.bf16(self.weights_proj.forward(x, numerics).mul_scalar(factor));
+        IndexOperands { query, weights, keys }
+    }
 
-        let keys = keys.swap_dims(1, 2);
+    /// `sum_h w[h] * relu(q_h . k_t)` for every query and compressed position, `[B, S, T]` row-major, unmasked.
+    fn score(&self, operands: &IndexOperands<B>, pass: &Pass<'_, B>) -> Vec<f64> {
+        let numerics = pass.numerics;
+        let query = constant(operands.query.clone());
+        let all_weights = constant(operands.weights.clone());
+        let keys = constant(operands.keys.clone()).swap_dims(1, 2);
+        let [batch, seq, heads, head_dim] = query.dims();
+        let positions = keys.dims()[2];
         let step = (TILE_ELEMENTS / (batch * heads * positions)).clamp(1, seq);
         let mut scores = vec![0.0; batch * seq * positions];
         for first in (0..seq).step_by(step) {
             let queries = step.min(seq - first);
             let tile = query.clone().narrow(1, first, queries).reshape([batch, queries * heads, head_dim]);
             let dots = numerics.bf16(tile.matmul(keys.clone())).reshape([batch, queries, heads, positions]);
-            let weights = weights.clone().narrow(1, first, queries).unsqueeze_dim::<4>(3);
+            let weights = all_weights.clone().narrow(1, first, queries).unsqueeze_dim::<4>(3);
             let weighted = numerics.bf16(relu(dots) * weights);
             let sum = numerics.bf16(weighted.sum_dim(2));
             let sum: Vec<f64> = sum.into_data().iter::<f64>().collect();
@@ -146,4 +167,15 @@ impl<B: Backend> Indexer<B> {
         }
         scores
     }
+}
+
+/// What an indexer scores with.
+#[derive(Debug)]
+pub(crate) struct IndexOperands<B: Backend> {
+    /// `[B, S, heads, index_head_dim]`
+    pub(crate) query: Tensor<B, 4>,
+    /// `[B, S, heads]`
+    pub(crate) weights: Tensor<B, 3>,
+    /// `[B, T, index_head_dim]`
+    pub(crate) keys: Tensor<B, 3>,
 }

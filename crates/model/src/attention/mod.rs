@@ -15,20 +15,21 @@ use burn::{
 use dsv41_config::{Config, LayerTopology};
 
 pub use compressor::Compressor;
+use indexer::IndexOperands;
 pub use indexer::Indexer;
 pub use output::OutputProjection;
 pub use rope::{RopeFrequencies, Rotation};
 
 use crate::{
-    ModelError,
+    Indexing, ModelBackend, ModelError,
     linear::{Linear, LinearInput},
     norm::RmsNorm,
     pass::Pass,
     selections::NONE,
     weights::Loader,
 };
-use sparse::{KeyLists, sparse_attention};
-use window::{previous_keys, window_positions};
+use sparse::{KeyLists, attention_weights, sparse_attention};
+use window::{previous_keys, window_positions, window_width};
 
 /// The attention of one layer.
 #[derive(Module, Debug)]
@@ -59,7 +60,7 @@ pub struct Attention<B: Backend> {
     window: usize,
 }
 
-impl<B: Backend> Attention<B> {
+impl<B: ModelBackend> Attention<B> {
     /// Loads from a layer's loader.
     pub(crate) fn load(
         from: &Loader<'_, B>,
@@ -85,6 +86,24 @@ impl<B: Backend> Attention<B> {
         })
     }
 
+    /// The linear layers.
+    pub(crate) fn linears(&self) -> impl Iterator<Item = &Linear<B>> {
+        let compressor = self.compressor.iter().flat_map(|part| [&part.wkv, &part.wk].into_iter().chain(&part.wgate));
+        let indexer = self.indexer.iter().flat_map(|part| [&part.wq_b, &part.weights_proj]);
+        [&self.wq_a, &self.wq_b, &self.wkv, &self.output.wo_b].into_iter().chain(compressor).chain(indexer)
+    }
+
+    /// The linear layers.
+    pub(crate) fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear<B>> {
+        let compressor = self
+            .compressor
+            .iter_mut()
+            .flat_map(|part| [&mut part.wkv, &mut part.wk].into_iter().chain(&mut part.wgate));
+        let indexer = self.indexer.iter_mut().flat_map(|part| [&mut part.wq_b, &mut part.weights_proj]);
+        let own = [&mut self.wq_a, &mut self.wq_b, &mut self.wkv, &mut self.output.wo_b];
+        own.into_iter().chain(compressor).chain(indexer)
+    }
+
     /// `[B, S, D]`, normed, to `[B, S, D]`.
     pub(crate) fn forward(&self, x: Tensor<B, 3>, pass: &mut Pass<'_, B>) -> Tensor<B, 3> {
         let numerics = pass.numerics;
@@ -106,16 +125,38 @@ impl<B: Backend> Attention<B> {
             pass.record(layer, "compress_kv", &stream.latents);
             pass.streams.insert(layer, stream);
         }
-        if let Some(indexer) = &self.indexer {
-            indexer.forward(x, low_rank, &self.place, pass);
-        }
+        let index = self.indexer.as_ref().and_then(|indexer| indexer.forward(x, low_rank, &self.place, pass));
         let (keys, lists) = self.selected_keys(window_keys, pass);
+        if let Some(index) = index {
+            self.show_indexing(index, &query, &keys, &lists, pass);
+        }
 
         pass.record(layer, "sa_q", &query);
         let round_probs = !pass.switches.unrounded_probs;
         let heads = sparse_attention(query, keys, &lists, self.attn_sink.val(), numerics, round_probs);
         pass.record(layer, "sa_o", &heads);
         self.output.forward(numerics.bf16(rotation.apply_inverse(heads)), numerics)
+    }
+
+    /// Shows the call's objective how the indexer scored what is attended.
+    fn show_indexing(
+        &self,
+        index: IndexOperands<B>,
+        query: &Tensor<B, 4>,
+        keys: &Tensor<B, 3>,
+        lists: &KeyLists,
+        pass: &mut Pass<'_, B>,
+    ) {
+        let Some(objective) = pass.objective.as_deref_mut().filter(|objective| objective.wants_indexing()) else {
+            return;
+        };
+        let selected = &pass.topk[&self.place.layer];
+        let [batch, seq, ..] = query.dims();
+        let width = selected.len() / (batch * seq);
+        let weights = attention_weights(query.clone(), keys.clone(), lists, self.attn_sink.val());
+        let attended = weights.narrow(1, lists.width - width, width).reshape([batch, seq, width]);
+        let IndexOperands { query, weights, keys } = index;
+        objective.indexing(self.place.layer, Indexing { query, weights, keys, selected, attended });
     }
 
     fn head_dim(&self) -> usize {
@@ -139,12 +180,18 @@ impl<B: Backend> Attention<B> {
     fn selected_keys(&self, window_keys: Tensor<B, 3>, pass: &mut Pass<'_, B>) -> (Tensor<B, 3>, KeyLists) {
         let layer = self.place.layer;
         let window_rows = window_keys.dims()[1];
-        let (window, window_width) = window_positions(pass.start, pass.seq, self.window);
-        pass.record_host(layer, "window_positions", || {
-            TensorData::new(window.clone(), [window.len() / window_width, window_width])
-        });
+        let window_width = window_width(pass.start, pass.seq, self.window);
         let first = (pass.start + pass.seq - window_rows) as i64;
         let queries = pass.batch * pass.seq;
+        let window: Vec<i64> = (0..pass.batch)
+            .flat_map(|row| {
+                window_positions(pass.start, pass.seq, self.window, |query| pass.documents.start(row, query))
+            })
+            .collect();
+        let seq = pass.seq;
+        pass.record_host(layer, "window_positions", || {
+            TensorData::new(window[..seq * window_width].to_vec(), [seq, window_width])
+        });
 
         let topk = self.place.index_source.and_then(|source| pass.topk.get(&source));
         let compressed = topk.map_or(&[][..], Vec::as_slice);
@@ -152,8 +199,7 @@ impl<B: Backend> Attention<B> {
         let width = window_width + compressed_width;
         let mut rows = Vec::with_capacity(queries * width);
         for query in 0..queries {
-            let row = query % pass.seq;
-            let seen = &window[row * window_width..(row + 1) * window_width];
+            let seen = &window[query * window_width..(query + 1) * window_width];
             rows.extend(seen.iter().map(|&position| if position == NONE { NONE } else { position - first }));
             let picked = &compressed[query * compressed_width..(query + 1) * compressed_width];
             rows.extend(picked.iter().map(|&t| if t == NONE { NONE } else { t + window_rows as i64 }));

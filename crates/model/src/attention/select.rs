@@ -2,7 +2,7 @@
 
 use burn::tensor::TensorData;
 
-use crate::{selections::NONE, topk::top_k};
+use crate::{documents::Documents, selections::NONE, topk::top_k};
 
 /// How the candidate source chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub struct Scores {
     seq: usize,
     ratio: usize,
     positions: usize,
+    /// The first compressed position of each query's document, where there are several.
+    first: Option<Vec<usize>>,
 }
 
 impl Scores {
@@ -32,7 +34,23 @@ impl Scores {
             let visible = (start + query % seq + 1) / ratio;
             row[visible.min(positions)..].fill(f64::NEG_INFINITY);
         }
-        Self { values, start, seq, ratio, positions }
+        Self { values, start, seq, ratio, positions, first: None }
+    }
+
+    /// Hides what lies before each query's document. Documents start where a compressed position does.
+    pub(crate) fn within(mut self, documents: &Documents) -> Self {
+        if let Some(starts) = documents.starts() {
+            let first: Vec<usize> = starts.iter().map(|start| start / self.ratio).collect();
+            for (row, &first) in self.values.chunks_exact_mut(self.positions).zip(&first) {
+                row[..first].fill(f64::NEG_INFINITY);
+            }
+            self.first = Some(first);
+        }
+        self
+    }
+
+    fn first(&self, query: usize) -> usize {
+        self.first.as_ref().map_or(0, |first| first[query])
     }
 
     fn visible(&self, query: usize) -> usize {
@@ -41,11 +59,14 @@ impl Scores {
 
     /// The mask `[B, S, T]` for later index sources: whole blocks, the best by their best position, the block of the
     /// newest visible position always among them; equal blocks go to the lowest, blocks with nothing visible never.
+    /// Blocks are counted from the start of the query's document.
     pub fn candidates(&self, rule: CandidateRule) -> Vec<bool> {
         let mut mask = vec![false; self.values.len()];
         let rows = self.values.chunks_exact(self.positions).zip(mask.chunks_exact_mut(self.positions));
         for (query, (row, mask)) in rows.enumerate() {
-            let newest = self.visible(query).checked_sub(1).map(|position| position / rule.block_size);
+            let first = self.first(query);
+            let (row, mask) = (&row[first..], &mut mask[first..]);
+            let newest = (self.visible(query).saturating_sub(first)).checked_sub(1).map(|last| last / rule.block_size);
             let blocks: Vec<f64> = row
                 .chunks(rule.block_size)
                 .enumerate()
@@ -83,7 +104,10 @@ impl Scores {
             let visible = self.visible(query);
             let mut picks: Vec<usize> = top_k(row, width)
                 .into_iter()
-                .filter(|&t| if keep_masked { t < visible } else { row[t] > f64::NEG_INFINITY })
+                .filter(|&t| match keep_masked {
+                    true => (self.first(query)..visible).contains(&t),
+                    false => row[t] > f64::NEG_INFINITY,
+                })
                 .collect();
             picks.sort_unstable();
             let missing = width - picks.len();
@@ -108,7 +132,7 @@ mod tests {
 
     /// One query at position 7 of a ratio-1 stream sees all eight positions.
     fn last_query(scores: [f64; 8]) -> Scores {
-        Scores { values: scores.to_vec(), start: 7, seq: 1, ratio: 1, positions: 8 }
+        Scores { values: scores.to_vec(), start: 7, seq: 1, ratio: 1, positions: 8, first: None }
     }
 
     #[test]

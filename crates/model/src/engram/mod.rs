@@ -1,7 +1,6 @@
 //! Engram: table rows looked up by hashed n-grams, gated into every copy of the stream.
 
 mod hash;
-mod table;
 
 use burn::{
     module::{Module, Param},
@@ -10,14 +9,14 @@ use burn::{
 use dsv41_config::Config;
 
 pub use hash::NgramHasher;
-pub use table::EngramTable;
 
 use crate::{
-    ModelError,
+    ModelBackend, ModelError,
     activation::sigmoid,
     linear::{Linear, LinearInput},
     norm::inverse_rms,
     pass::Pass,
+    table::Table,
     weights::Loader,
 };
 
@@ -28,7 +27,7 @@ const DOT_FLOOR: f64 = 1e-6;
 #[derive(Module, Debug)]
 pub struct Engram<B: Backend> {
     /// Rows by n-gram hash.
-    pub embed: EngramTable<B>,
+    pub embed: Table<B>,
     /// Joined rows to C keys and one value, `[slots * width, (C+1)*D]`.
     pub wkv: Linear<B>,
     /// Norm weight of the stream, `[C, D]`.
@@ -39,7 +38,7 @@ pub struct Engram<B: Backend> {
     norm_eps: f64,
 }
 
-impl<B: Backend> Engram<B> {
+impl<B: ModelBackend> Engram<B> {
     /// Loads from a layer's loader the engram at place `slot`.
     pub(crate) fn load(
         from: &Loader<'_, B>,
@@ -52,7 +51,7 @@ impl<B: Backend> Engram<B> {
         let slots = config.engram_max_ngram_size.saturating_sub(1) * config.engram_n_heads;
         let rows = config.engram_num_embeddings[slot] as usize;
         Ok(Self {
-            embed: EngramTable::load(&from, "embed", rows, width)?,
+            embed: Table::load(&from, "embed", [rows, width])?,
             wkv: Linear::load(&from, "wkv", [slots * width, (copies + 1) * dim], quantised)?,
             q_weight: from.param("q_weight", [copies, dim])?,
             k_weight: from.param("k_weight", [copies, dim])?,
@@ -64,12 +63,25 @@ impl<B: Backend> Engram<B> {
     ///
     /// `rows` are the table rows of every position, `[B, S, slots]`. The gate of a copy is `sigmoid(copysign(sqrt(|dot|),
     /// dot))` of the scaled product of its norm and its key's.
-    pub(crate) fn forward(&self, h: Tensor<B, 4>, rows: &[i64], layer: usize, pass: &mut Pass<'_, B>) -> Tensor<B, 4> {
+    ///
+    /// # Errors
+    /// When the table's rows cannot be read.
+    pub(crate) fn forward(
+        &self,
+        h: Tensor<B, 4>,
+        rows: &[i64],
+        layer: usize,
+        pass: &mut Pass<'_, B>,
+    ) -> Result<Tensor<B, 4>, ModelError> {
         let numerics = pass.numerics;
         let [batch, seq, copies, dim] = h.dims();
-        let [_, width] = self.embed.weight.dims();
+        let width = self.embed.width();
         let slots = rows.len() / (batch * seq);
-        let looked_up = self.embed.look_up(rows).reshape([batch, seq, slots, width]);
+        let mut looked_up = self.embed.look_up(rows, &pass.device, pass.dtype)?;
+        if let Some(objective) = &mut pass.objective {
+            looked_up = objective.engram_rows(layer, rows, looked_up);
+        }
+        let looked_up = looked_up.reshape([batch, seq, slots, width]);
         pass.record(layer, "engram_embed", &looked_up);
 
         let kv = self.wkv.forward(looked_up.reshape([batch, seq, slots * width]), numerics);
@@ -82,7 +94,7 @@ impl<B: Backend> Engram<B> {
             * inverse_rms(h.clone(), self.norm_eps)
             * inverse_rms(keys, self.norm_eps);
         let gate = sigmoid(signed_sqrt(dot.mul_scalar((dim as f64).powf(-0.5))));
-        numerics.bf16(h + gate * value)
+        Ok(numerics.bf16(h + gate * value))
     }
 }
 

@@ -5,7 +5,7 @@ use burn::{
 use dsv41_config::Config;
 
 use crate::{
-    ModelError, Numerics,
+    ModelBackend, ModelError, Numerics,
     activation::silu,
     linear::{Linear, LinearInput},
     weights::Loader,
@@ -24,7 +24,7 @@ pub struct Expert<B: Backend> {
     limit: f64,
 }
 
-impl<B: Backend> Expert<B> {
+impl<B: ModelBackend> Expert<B> {
     pub(crate) fn load(from: &Loader<'_, B>, config: &Config, input: LinearInput) -> Result<Self, ModelError> {
         let (dim, inter) = (config.dim, config.moe_inter_dim);
         Ok(Self {

@@ -4,6 +4,8 @@ mod dispatch;
 mod expert;
 mod router;
 
+use std::sync::Arc;
+
 use burn::{
     module::Module,
     tensor::{Int, Tensor, TensorData, backend::Backend},
@@ -14,7 +16,12 @@ pub use dispatch::Dispatch;
 pub use expert::Expert;
 pub use router::{Router, RouterScores};
 
-use crate::{ModelError, linear::LinearInput, pass::Pass, weights::Loader};
+use crate::{
+    ModelBackend, ModelError, Routing,
+    linear::{Linear, LinearInput},
+    pass::Pass,
+    weights::{ExpertResidency, Loader},
+};
 
 /// The feed-forward sublayer.
 #[derive(Module, Debug)]
@@ -25,9 +32,17 @@ pub struct MixtureOfExperts<B: Backend> {
     pub experts: Vec<Expert<B>>,
     /// Sees every token, unweighted.
     pub shared_experts: Expert<B>,
+    /// Who keeps the routed experts in memory, where not all stay there.
+    residency: Option<Residency>,
 }
 
-impl<B: Backend> MixtureOfExperts<B> {
+/// An [`ExpertResidency`] as a part of a module.
+#[derive(Module, Clone, Debug)]
+struct Residency {
+    keeper: Arc<dyn ExpertResidency>,
+}
+
+impl<B: ModelBackend> MixtureOfExperts<B> {
     /// Loads from a layer's loader.
     pub(crate) fn load(
         from: &Loader<'_, B>,
@@ -43,7 +58,33 @@ impl<B: Backend> MixtureOfExperts<B> {
                 .map(|expert| Expert::load(&experts.at(expert), config, routed))
                 .collect::<Result<_, _>>()?,
             shared_experts: Expert::load(&from.at("shared_experts"), config, dense)?,
+            residency: from.residency().map(|keeper| Residency { keeper }),
         })
+    }
+
+    /// The linear layers: the router's, every expert's.
+    pub(crate) fn linears(&self) -> impl Iterator<Item = &Linear<B>> {
+        let experts = self.experts.iter().chain([&self.shared_experts]);
+        [&self.router.gate].into_iter().chain(experts.flat_map(|expert| [&expert.w1, &expert.w2, &expert.w3]))
+    }
+
+    /// The linear layers: the router's, every expert's.
+    pub(crate) fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear<B>> {
+        let experts = self.experts.iter_mut().chain([&mut self.shared_experts]);
+        let experts = experts.flat_map(|expert| [&mut expert.w1, &mut expert.w2, &mut expert.w3]);
+        [&mut self.router.gate].into_iter().chain(experts)
+    }
+
+    /// Has the experts fetched that `x` (`[B, S, D]`) would be sent to: a guess before the layer's own input is known.
+    pub(crate) fn prefetch(&self, x: Tensor<B, 3>, layer: usize) {
+        if let Some(residency) = &self.residency {
+            let [batch, seq, dim] = x.dims();
+            let guess = self.router.choose(&self.router.score(x.reshape([batch * seq, dim])));
+            let mut experts: Vec<usize> = guess.into_iter().map(|expert| expert as usize).collect();
+            experts.sort_unstable();
+            experts.dedup();
+            residency.keeper.prefetch(layer, &experts);
+        }
     }
 
     /// `[B, S, D]`, normed, to the same. Routed results sum in f32, the shared expert's is added, and that sum is
@@ -62,6 +103,11 @@ impl<B: Backend> MixtureOfExperts<B> {
         pass.record_host(layer, "router_scores", || {
             TensorData::new(scores.biased.clone(), [tokens, self.experts.len()])
         });
+        if let Some(objective) = &mut pass.objective {
+            let RouterScores { logits, scores, .. } = &scores;
+            let routing = Routing { logits: logits.clone(), scores: scores.clone(), choices: &chosen };
+            objective.routing(layer, routing);
+        }
         let weights = self.router.weigh(scores, &chosen);
         pass.record(layer, "moe_weights", &weights);
         pass.record_host(layer, "moe_indices", || TensorData::new(chosen.clone(), [tokens, activated]));
@@ -76,6 +122,9 @@ impl<B: Backend> MixtureOfExperts<B> {
             .groups
             .into_iter()
             .map(|(expert, entries)| {
+                if let Some(residency) = &self.residency {
+                    residency.keeper.touch(layer, expert);
+                }
                 let rows = indices(entries.iter().map(|entry| entry / activated as i64).collect());
                 let weight = entry_weights.clone().select(0, indices(entries));
                 self.experts[expert].forward(x.clone().select(0, rows), Some(weight), numerics)

@@ -3,9 +3,10 @@ use burn::{
     tensor::{Tensor, TensorData, activation::softmax, backend::Backend},
 };
 use dsv41_config::{Config, ScoreFunc};
+use dsv41_ops::constant;
 
 use crate::{
-    ModelError, Numerics,
+    ModelBackend, ModelError, Numerics,
     activation::{sigmoid, softplus},
     linear::{Linear, LinearInput},
     topk::top_k,
@@ -40,13 +41,15 @@ struct RoutingRule {
 /// The scores of every token for every expert.
 #[derive(Debug, Clone)]
 pub struct RouterScores<B: Backend> {
+    /// `[N, E]`, over the temperature.
+    pub logits: Tensor<B, 2>,
     /// `[N, E]`
     pub scores: Tensor<B, 2>,
     /// What the choice is made by: scores plus bias, `[N, E]` row-major on the host.
     pub biased: Vec<f64>,
 }
 
-impl<B: Backend> Router<B> {
+impl<B: ModelBackend> Router<B> {
     /// Loads from a layer's `ffn.gate`.
     pub(crate) fn load(from: &Loader<'_, B>, config: &Config) -> Result<Self, ModelError> {
         Ok(Self {
@@ -66,12 +69,12 @@ impl<B: Backend> Router<B> {
     pub fn score(&self, x: Tensor<B, 2>) -> RouterScores<B> {
         let logits = self.gate.forward_unrounded(x, Numerics::Full).div_scalar(self.rule.temperature);
         let scores = match self.score_func {
-            ScoreFunc::Softmax => softmax(logits, 1),
-            ScoreFunc::Sigmoid => sigmoid(logits),
-            ScoreFunc::SqrtSoftplus => softplus(logits).sqrt(),
+            ScoreFunc::Softmax => softmax(logits.clone(), 1),
+            ScoreFunc::Sigmoid => sigmoid(logits.clone()),
+            ScoreFunc::SqrtSoftplus => softplus(logits.clone()).sqrt(),
         };
-        let biased = scores.clone().detach() + self.bias.val().detach().unsqueeze::<2>();
-        RouterScores { scores, biased: biased.into_data().iter::<f64>().collect() }
+        let biased = constant(scores.clone()) + constant(self.bias.val()).unsqueeze::<2>();
+        RouterScores { logits, scores, biased: biased.into_data().iter::<f64>().collect() }
     }
 
     /// The experts of each token, best first, equal scores to the lowest expert: `[N, activated]`.

@@ -1,13 +1,11 @@
 //! The state of a sequence: chunks, truncation, clones, rows of a batch.
 
-mod common;
-
+use crate::common::{config, model, tokens};
 use burn::{
     backend::{Flex, NdArray},
     tensor::{DType, backend::Backend},
 };
-use common::{config, model, tokens};
-use dsv41::{Cache, Call, ModelError, Transformer};
+use dsv41::{Cache, Call, ModelBackend, ModelError, Transformer};
 
 const LENGTH: usize = 29;
 const ROLLBACK: usize = 10;
@@ -17,7 +15,7 @@ struct Sequence<B: Backend> {
     tolerance: f64,
 }
 
-impl<B: Backend> Sequence<B> {
+impl<B: ModelBackend> Sequence<B> {
     fn new(dtype: DType, tolerance: f64) -> Self {
         Self { model: model(&config("tiny.json"), dtype), tolerance }
     }

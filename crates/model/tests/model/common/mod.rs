@@ -1,10 +1,9 @@
 //! Models with weights made from names, for tests.
-#![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::path::Path;
 
-use burn::tensor::{DType, backend::Backend};
-use dsv41::{ModelError, Transformer, WeightSource};
+use burn::tensor::DType;
+use dsv41::{LoadOptions, ModelBackend, ModelError, Transformer, WeightSource};
 use dsv41_config::Config;
 
 /// Weights that depend on nothing but their names: matrices of about unit gain, norms near one.
@@ -41,8 +40,15 @@ pub(crate) fn config(name: &str) -> Config {
 }
 
 /// The model of a configuration.
-pub(crate) fn model<B: Backend>(config: &Config, dtype: DType) -> Transformer<B> {
-    Transformer::load(config, &NamedWeights, None, &B::Device::default(), dtype).expect("weights for every name")
+pub(crate) fn model<B: ModelBackend>(config: &Config, dtype: DType) -> Transformer<B> {
+    Transformer::load(
+        config,
+        &NamedWeights,
+        None,
+        &B::Device::default(),
+        LoadOptions { dtype, ..LoadOptions::default() },
+    )
+    .expect("weights for every name")
 }
 
 /// Token ids that repeat nothing obvious.

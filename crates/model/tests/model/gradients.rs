@@ -1,16 +1,14 @@
 //! Gradients of the whole model against finite differences, in f64.
 
-mod common;
-
 use std::collections::BTreeMap;
 
+use crate::common::{NamedWeights, config, tokens};
 use burn::{
     backend::{Autodiff, NdArray},
     module::{Module as _, ModuleVisitor, Param},
     tensor::{DType, Tensor, backend::AutodiffBackend},
 };
-use common::{NamedWeights, config, tokens};
-use dsv41::{Call, ModelError, Numerics, Selections, Transformer, WeightSource};
+use dsv41::{Call, LoadOptions, ModelBackend, ModelError, Numerics, Selections, Transformer, WeightSource};
 use dsv41_config::Config;
 
 type Inner = NdArray<f64>;
@@ -57,16 +55,19 @@ impl WeightSource for Direction<'_> {
     }
 }
 
-fn load<X: burn::tensor::backend::Backend>(config: &Config, source: &dyn WeightSource) -> Transformer<X> {
-    Transformer::load(config, source, None, &Default::default(), DType::F64).expect("weights for every name")
+fn load<X: ModelBackend>(config: &Config, source: &dyn WeightSource) -> Transformer<X> {
+    Transformer::load(
+        config,
+        source,
+        None,
+        &Default::default(),
+        LoadOptions { dtype: DType::F64, ..LoadOptions::default() },
+    )
+    .expect("weights for every name")
 }
 
 /// A scalar that weighs every logit differently.
-fn loss<X: burn::tensor::backend::Backend>(
-    model: &Transformer<X>,
-    ids: &[Vec<u32>],
-    selections: &Selections,
-) -> Tensor<X, 1> {
+fn loss<X: ModelBackend>(model: &Transformer<X>, ids: &[Vec<u32>], selections: &Selections) -> Tensor<X, 1> {
     let call = Call { numerics: Numerics::Full, selections: Some(selections), ..Call::default() };
     let logits = model.forward(ids, None, call).expect("a valid call").logits;
     let [batch, seq, vocab] = logits.dims();
