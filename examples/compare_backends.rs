@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use clap::{Parser, ValueEnum};
 use dsv41::Numerics;
-use dsv41_cli::device::{DeviceError, DeviceName, Precision};
-use dsv41_cli::runner::{self, HostCall, LoadError};
+use dsv41_cli::device::{DeviceError, DeviceName};
+use dsv41_cli::runner::{self, HostCall, LoadError, RunnerOptions};
 use dsv41_cli::weights::GoldenWeights;
 use dsv41_config::Config;
 use dsv41_golden::filler;
@@ -58,9 +58,9 @@ fn run(
     tokens: &[Vec<u32>],
     numerics: Numerics,
 ) -> Result<Run, LoadError> {
-    let mut model = runner::load(device, Precision::F32, config, weights)?;
+    let mut model = runner::load(device, config, weights, RunnerOptions::default())?;
     let mut forward = || {
-        model.begin(tokens.len(), 0)?;
+        model.begin(tokens.len(), config.max_seq_len, 0)?;
         model.forward(tokens, HostCall { numerics, ..HostCall::default() })
     };
     forward()?;

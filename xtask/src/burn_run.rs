@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
 use burn::tensor::TensorData;
-use dsv41::{Numerics, Switches};
+use dsv41::{LogitsOf, Numerics, Switches};
 use dsv41_cli::{
     device::{DeviceName, Precision},
-    runner::{self, HostCall, HostProbe, Runner},
+    runner::{self, HostCall, HostProbe, Runner, RunnerOptions},
     weights::GoldenWeights,
 };
 use dsv41_config::{Config, Topology};
@@ -37,15 +37,17 @@ impl BurnRun {
             keep_masked_picks: fixture.keep_masked_picks,
             unrounded_probs: fixture.probs_dtype == ProbsDtype::F32,
         };
-        let mut runner = runner::load(device, precision, config, weights)?;
-        runner.begin(fixture.batch, 0)?;
+        let mut runner =
+            runner::load(device, config, weights, RunnerOptions { precision, ..RunnerOptions::default() })?;
+        runner.begin(fixture.batch, config.max_seq_len, 0)?;
         Ok(Self { runner, numerics, switches })
     }
 }
 
 impl Implementation for BurnRun {
     fn begin(&mut self, batch: usize, rollback: usize) -> Result<()> {
-        Ok(self.runner.begin(batch, rollback)?)
+        let capacity = self.runner.config().max_seq_len;
+        Ok(self.runner.begin(batch, capacity, rollback)?)
     }
 
     fn truncate(&mut self, len: usize) -> Result<()> {
@@ -60,6 +62,7 @@ impl Implementation for BurnRun {
             numerics: self.numerics,
             switches: self.switches,
             selections: selections.as_ref(),
+            logits: LogitsOf::Every,
             probe: Some(&mut recorder),
         };
         let output = self.runner.forward(tokens, call)?;

@@ -11,20 +11,21 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use burn::tensor::{DType, backend::Backend};
+use burn::tensor::DType;
 use clap::Args;
+use dsv41::ModelBackend;
 use dsv41::Numerics;
 use dsv41_cli::{
     device::{DeviceName, DeviceTask, Precision},
     weights::GoldenWeights,
 };
 use dsv41_config::Config;
-use dsv41_golden::{Check, Fixture, Golden, Inputs};
+use dsv41_golden::{Check, Fixture, Golden, GradientGolden, Inputs};
 
 use crate::{
     burn_run::BurnRun,
     checks::{Outcome, run_check},
-    engram_hash,
+    engram_hash, gradients,
     implementation::{Implementation, OracleRun},
     make::{Made, fixture_config, make},
     report::Report,
@@ -32,8 +33,8 @@ use crate::{
 
 /// Check the oracle and the model against golden files, or make golden files.
 ///
-/// With no arguments: every golden in goldens/ and goldens/oracle/, the oracle and the model on ndarray and flex, all
-/// three checks. Exit code 0 when all pass, 1 on any breach, 2 on bad input.
+/// With no arguments: every golden in goldens/, goldens/oracle/ and goldens/gradients/, the oracle and the model on ndarray
+/// and flex, all three checks; gradients in f64, of the model alone. Exit code 0 when all pass, 1 on any breach, 2 on bad input.
 #[derive(Debug, Args)]
 pub struct GoldenArgs {
     /// Check this golden file instead of the repository's (may be given more than once).
@@ -104,6 +105,7 @@ impl GoldenArgs {
         if files.is_empty() {
             files = json_files(&folder("goldens"))?;
             files.extend(json_files(&folder("goldens/oracle"))?);
+            files.extend(json_files(&folder("goldens/gradients"))?);
         }
         let chosen: Vec<PathBuf> = files.iter().filter(|path| wanted(path)).cloned().collect();
         if chosen.is_empty() {
@@ -120,7 +122,7 @@ struct Presence;
 impl DeviceTask for Presence {
     type Output = ();
 
-    fn run<B: Backend>(self, _device: B::Device, _dtype: DType) {}
+    fn run<B: ModelBackend>(self, _device: B::Device, _dtype: DType) {}
 }
 
 /// The repository's folder of that name.
@@ -208,6 +210,12 @@ fn check_all(files: &[PathBuf], devices: &[DeviceName], checks: &[Check], by_reg
             let begun = Instant::now();
             let released = Config::load(&folder("configs").join("v4.1-flash.json"))?;
             report.hashes(&engram_hash::compare(path, &released)?, begun.elapsed());
+            continue;
+        }
+        if GradientGolden::is_one(path)? {
+            for check in gradients::check(path, devices)? {
+                report.gradients(&check);
+            }
             continue;
         }
         let golden = Golden::read(path)?;

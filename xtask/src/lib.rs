@@ -5,6 +5,7 @@ mod checks;
 mod choices;
 mod engram_hash;
 pub mod golden;
+mod gradients;
 mod implementation;
 mod make;
 pub mod mutate;

@@ -5,12 +5,14 @@ use std::{
     time::Duration,
 };
 
-use dsv41_golden::{Bound, Check, Comparison, Worst};
+use dsv41_cli::train::gradients::Checkpointing;
+use dsv41_golden::{Bound, Check, Comparison, Deviation, Worst};
 use serde::Serialize;
 
 use crate::{
     checks::{Outcome, RegimeOutcome},
     engram_hash::HashComparison,
+    gradients::GradientCheck,
 };
 
 /// Everything that a run of the command found.
@@ -35,6 +37,8 @@ struct Row {
     worst_steps: Option<f64>,
     /// The largest relative L2 error, of the captures judged by it.
     worst_l2: Option<f64>,
+    /// The largest relative deviation of gradients and losses, each as a share of what is allowed.
+    worst_share: Option<f64>,
     /// Where the worst error is.
     at: Option<At>,
     /// Integers equal, and compared: integer captures, and choices that layers would have made themselves.
@@ -108,6 +112,30 @@ impl Report {
         }
     }
 
+    /// Adds the gradients and losses of a training golden.
+    pub(crate) fn gradients(&mut self, check: &GradientCheck) {
+        let share = |deviation: &Deviation| deviation.relative / deviation.tolerance;
+        let worst = check.deviations.iter().max_by(|a, b| share(a).total_cmp(&share(b)));
+        let breaches: Vec<String> = check
+            .deviations
+            .iter()
+            .filter(|deviation| !deviation.passed())
+            .map(|d| format!("{} is off by {:.2e}, allowed {:.0e}", d.name, d.relative, d.tolerance))
+            .collect();
+        let verdict = if breaches.is_empty() { Verdict::Pass } else { Verdict::Fail };
+        let name = match check.checkpointing {
+            Checkpointing::None => "gradients".to_owned(),
+            other => format!("gradients, {other}"),
+        };
+        self.push(Row {
+            captures: check.deviations.len(),
+            worst_share: worst.map(share),
+            regime: worst.map_or("-".to_owned(), |worst| worst.name.clone()),
+            breaches,
+            ..Row::new(&check.golden, &check.device.to_string(), &name, check.elapsed, verdict)
+        });
+    }
+
     /// Adds a check: one row, or one for each regime.
     pub(crate) fn outcome(
         &mut self,
@@ -161,6 +189,7 @@ impl Row {
             captures: 0,
             worst_steps: None,
             worst_l2: None,
+            worst_share: None,
             at: None,
             integers: None,
             near_ties: 0,
@@ -173,10 +202,11 @@ impl Row {
     }
 
     fn worst(&self) -> String {
-        match (self.worst_l2, self.worst_steps) {
-            (Some(l2), _) => format!("{:.2}% L2", 100.0 * l2),
-            (None, Some(steps)) => format!("{steps:.2}"),
-            (None, None) => "-".to_owned(),
+        match (self.worst_l2, self.worst_steps, self.worst_share) {
+            (Some(l2), _, _) => format!("{:.2}% L2", 100.0 * l2),
+            (None, Some(steps), _) => format!("{steps:.2}"),
+            (None, None, Some(share)) => format!("{:.2}% of bound", 100.0 * share),
+            (None, None, None) => "-".to_owned(),
         }
     }
 

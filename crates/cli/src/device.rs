@@ -4,7 +4,8 @@
 
 use std::{fmt, str::FromStr};
 
-use burn::tensor::{DType, backend::Backend};
+use burn::tensor::DType;
+use dsv41::ModelBackend;
 
 /// A device that computes, as `--device` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +69,7 @@ pub trait DeviceTask {
     type Output;
 
     /// Does the work on `device`; tensors are to be made in `dtype`.
-    fn run<B: Backend>(self, device: B::Device, dtype: DType) -> Self::Output;
+    fn run<B: ModelBackend>(self, device: B::Device, dtype: DType) -> Self::Output;
 }
 
 impl DeviceName {
@@ -300,7 +301,7 @@ mod tests {
     impl DeviceTask for Asked {
         type Output = DType;
 
-        fn run<B: Backend>(self, _: B::Device, dtype: DType) -> DType {
+        fn run<B: ModelBackend>(self, _: B::Device, dtype: DType) -> DType {
             dtype
         }
     }

@@ -1,7 +1,16 @@
 //! What the `dsv41` command is made of, for other programs of the workspace.
 
+pub mod bench;
+pub mod convert;
 pub mod device;
+pub mod generate;
 pub mod inspect;
+pub mod memory;
 pub mod message;
+pub mod model_source;
+pub mod progress;
 pub mod runner;
+pub mod storage;
+mod table;
+pub mod train;
 pub mod weights;

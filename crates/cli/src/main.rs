@@ -1,11 +1,14 @@
 //! The `dsv41` command.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use dsv41_cli::inspect::Report;
+use dsv41_cli::bench::{self, BenchArgs};
+use dsv41_cli::convert::{self, ConvertArgs, MakeTinyArgs};
+use dsv41_cli::generate::{self, GenerateArgs};
+use dsv41_cli::inspect::{self, InspectArgs};
+use dsv41_cli::message::one_line;
 
 /// Tools for DeepSeek-V4.1 models.
 ///
@@ -19,38 +22,44 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Say what a configuration or a golden file holds.
+    /// Say what a GGUF file, a configuration or a golden file holds.
     ///
-    /// A configuration (the reference's keys or Hugging Face's): its shape, what each layer owns and reads from which
-    /// other layer, its parameters and their memory by part. A golden file: the run, its calls and captures, and the
-    /// model.
-    Inspect {
-        /// A JSON file; what it is shows in its content.
-        #[arg(value_name = "CONFIG|GOLDEN")]
-        file: PathBuf,
-        /// Print one JSON object instead of tables.
-        #[arg(long)]
-        json: bool,
-    },
+    /// A GGUF file: its container, its model, its tensors by part and type, and what of them a token needs. A
+    /// configuration (the reference's keys or Hugging Face's): its shape, what each layer owns and reads from which other
+    /// layer, its parameters and their memory by part, and with --types the same of a GGUF file that need not exist. A
+    /// golden file: the run, its calls and captures, and the model.
+    Inspect(InspectArgs),
+    /// Make text with a model.
+    ///
+    /// The text goes to standard output as it is made, notes and times to standard error. Ctrl-C ends it after the token
+    /// under way. Without --model a small built-in one runs.
+    Generate(Box<GenerateArgs>),
+    /// Write a model as GGUF, in types chosen by part.
+    Convert(ConvertArgs),
+    /// Make a GGUF file of any shape with weights made from their names, for tests and benchmarks.
+    MakeTiny(MakeTinyArgs),
+    /// Time parts of the model, device by device.
+    Bench(BenchArgs),
 }
 
 fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(output) => print(&output),
         Err(error) => {
-            complain(&error);
+            complain(&one_line(&error));
             ExitCode::from(2)
         }
     }
 }
 
-/// What the command prints.
+/// What the command prints in the end.
 fn run(cli: Cli) -> anyhow::Result<String> {
     match cli.command {
-        Command::Inspect { file, json } => {
-            let report = Report::read(&file)?;
-            Ok(if json { format!("{:#}\n", report.to_json()) } else { report.to_string() })
-        }
+        Command::Inspect(args) => Ok(inspect::run(&args)?),
+        Command::Generate(args) => generate::run(&args).map(|()| String::new()),
+        Command::Convert(args) => convert::run_convert(&args),
+        Command::MakeTiny(args) => convert::run_make_tiny(&args),
+        Command::Bench(args) => bench::run(&args).map(|()| String::new()),
     }
 }
 

@@ -4,8 +4,12 @@
 //! [`Runner`] need not be generic, and need not compile the model again.
 
 use burn::tensor::{DType, Tensor, TensorData, backend::Backend};
-use dsv41::{Cache, Call, ModelError, Numerics, Probe, Selections, StreamPoint, Switches, Transformer, WeightSource};
+use dsv41::{
+    Cache, Call, LoadOptions, LogitsOf, ModelBackend, ModelError, Numerics, Probe, Selections, StreamPoint, Switches,
+    Transformer, WeightSource,
+};
 use dsv41_config::Config;
+use dsv41_quant::kernel::Activations;
 
 use crate::device::{DeviceError, DeviceName, DeviceTask, Precision};
 
@@ -25,12 +29,11 @@ pub trait Runner {
     /// The model's configuration.
     fn config(&self) -> &Config;
 
-    /// Starts `batch` sequences anew, each up to the model's longest, of which up to `rollback` tokens can be taken
-    /// back.
+    /// Starts `batch` sequences anew, each of at most `capacity` tokens, of which up to `rollback` can be taken back.
     ///
     /// # Errors
     /// As [`Cache::new`].
-    fn begin(&mut self, batch: usize, rollback: usize) -> Result<(), ModelError>;
+    fn begin(&mut self, batch: usize, capacity: usize, rollback: usize) -> Result<(), ModelError>;
 
     /// Tokens of each sequence so far.
     fn position(&self) -> usize;
@@ -57,6 +60,8 @@ pub struct HostCall<'a> {
     pub switches: Switches,
     /// Choices to force.
     pub selections: Option<&'a Selections>,
+    /// Where logits are wanted.
+    pub logits: LogitsOf,
     /// An observer.
     pub probe: Option<&'a mut dyn HostProbe>,
 }
@@ -79,30 +84,44 @@ pub trait HostProbe {
     fn replacement(&mut self, layer: usize, name: &'static str) -> Option<Vec<f64>>;
 }
 
-/// Puts the model of `config` on `device` with `weights`, the engram's token map being the identity.
+/// How to put a model on a device.
+#[derive(Debug, Clone, Default)]
+pub struct RunnerOptions {
+    /// Width of parameters and results.
+    pub precision: Precision,
+    /// How activations enter products with packed matrices, where the device has the choice.
+    pub activations: Activations,
+    /// Each token's id in the engram's compressed vocabulary; the identity where absent.
+    pub token_map: Option<Vec<u32>>,
+}
+
+/// Puts the model of `config` on `device` with `weights`.
 ///
 /// # Errors
 /// When the device cannot be used or the model cannot be built.
 pub fn load(
     device: DeviceName,
-    precision: Precision,
     config: &Config,
     weights: &dyn WeightSource,
+    options: RunnerOptions,
 ) -> Result<Box<dyn Runner>, LoadError> {
-    Ok(device.dispatch(precision, Load { config, weights })??)
+    Ok(device.dispatch(options.precision, Load { config, weights, options })??)
 }
 
 struct Load<'a> {
     config: &'a Config,
     weights: &'a dyn WeightSource,
+    options: RunnerOptions,
 }
 
 impl DeviceTask for Load<'_> {
     type Output = Result<Box<dyn Runner>, ModelError>;
 
-    fn run<B: Backend>(self, device: B::Device, dtype: DType) -> Self::Output {
-        let model = Transformer::<B>::load(self.config, self.weights, None, &device, dtype)?;
-        let cache = Cache::new(self.config, 1, self.config.max_seq_len, 0)?;
+    fn run<B: ModelBackend>(self, device: B::Device, dtype: DType) -> Self::Output {
+        let RunnerOptions { activations, token_map, .. } = self.options;
+        let options = LoadOptions { dtype, activations };
+        let model = Transformer::<B>::load(self.config, self.weights, token_map, &device, options)?;
+        let cache = Cache::new(self.config, 1, 0, 0)?;
         Ok(Box::new(DeviceRunner { model, cache }))
     }
 }
@@ -112,13 +131,13 @@ struct DeviceRunner<B: Backend> {
     cache: Cache<B>,
 }
 
-impl<B: Backend> Runner for DeviceRunner<B> {
+impl<B: ModelBackend> Runner for DeviceRunner<B> {
     fn config(&self) -> &Config {
         self.model.config()
     }
 
-    fn begin(&mut self, batch: usize, rollback: usize) -> Result<(), ModelError> {
-        self.cache = Cache::new(self.model.config(), batch, self.model.config().max_seq_len, rollback)?;
+    fn begin(&mut self, batch: usize, capacity: usize, rollback: usize) -> Result<(), ModelError> {
+        self.cache = Cache::new(self.model.config(), batch, capacity, rollback)?;
         Ok(())
     }
 
@@ -131,10 +150,10 @@ impl<B: Backend> Runner for DeviceRunner<B> {
     }
 
     fn forward(&mut self, tokens: &[Vec<u32>], call: HostCall<'_>) -> Result<HostOutput, ModelError> {
-        let HostCall { numerics, switches, selections, probe } = call;
+        let HostCall { numerics, switches, selections, logits, probe } = call;
         let mut on_host = probe.map(OnHost);
         let probe = on_host.as_mut().map(|probe| probe as &mut dyn Probe<B>);
-        let call = Call { numerics, switches, selections, probe };
+        let call = Call { numerics, switches, selections, logits, probe, ..Call::default() };
         let output = self.model.forward(tokens, Some(&mut self.cache), call)?;
         Ok(HostOutput { logits: output.logits.into_data(), selections: output.selections })
     }

@@ -6,8 +6,8 @@ use dsv41_config::Config;
 use dsv41_golden::{EngramHashGolden, Golden, Inputs, ProbsDtype, SelectionRule};
 use serde_json::{Value, json};
 
-use super::table::{Align, Table, grouped, list};
 use super::{InspectError, ModelReport};
+use crate::table::{Align, Table, grouped, list};
 
 /// A golden file of the text graph, described. Displayed as tables.
 #[derive(Debug, Clone)]

@@ -7,7 +7,7 @@ use dsv41_config::{
 };
 use serde_json::{Value, json};
 
-use super::table::{Align, Table, bytes, grouped, list};
+use crate::table::{Align, Table, bytes, grouped, list};
 
 /// Stands for what a layer or a model does not have.
 const NONE: &str = "-";
@@ -40,7 +40,6 @@ impl ModelReport {
 
     /// The configuration under the reference's keys, `layers`, and `parameters` by part.
     pub fn to_json(&self) -> Value {
-        let layers: Vec<Value> = self.topology.layers().iter().map(layer_to_json).collect();
         let parts: Vec<Value> = self
             .parts()
             .map(|(part, count, stored)| {
@@ -52,15 +51,19 @@ impl ModelReport {
                 })
             })
             .collect();
+        let mut object = self.graph_json();
+        object["parameters"]["parts"] = json!(parts);
+        object["parameters"]["stored_bytes"] = json!(self.all_stored());
+        object
+    }
+
+    /// As [`ModelReport::to_json`], without what depends on how the parameters are stored.
+    pub(super) fn graph_json(&self) -> Value {
+        let layers: Vec<Value> = self.topology.layers().iter().map(layer_to_json).collect();
         json!({
             "config": self.config,
             "layers": layers,
-            "parameters": {
-                "parts": parts,
-                "total": self.counts.total,
-                "activated": self.counts.activated,
-                "stored_bytes": self.all_stored(),
-            },
+            "parameters": { "total": self.counts.total, "activated": self.counts.activated },
         })
     }
 
@@ -76,6 +79,16 @@ impl ModelReport {
 
     /// What the model is built of, in words and numbers.
     pub(super) fn shape(&self) -> Table<2> {
+        let config = &self.config;
+        let mut table = self.outline();
+        let storage = format!("{}; routed experts {}", name(&config.dtype), storage_name(config.expert_storage()));
+        table.row(["storage".to_owned(), storage]);
+        table.row(["beyond text".to_owned(), self.beyond_text()]);
+        table
+    }
+
+    /// What the graph is built of, however its parameters are stored.
+    pub(super) fn outline(&self) -> Table<2> {
         let config = &self.config;
         let mut table = Table::new([Align::Left, Align::Left]);
         let mut row = |label: &str, text: String| table.row([label.to_owned(), text]);
@@ -114,8 +127,6 @@ impl ModelReport {
         );
         row("engram", self.engram());
         row("context", self.context());
-        row("storage", format!("{}; routed experts {}", name(&config.dtype), storage_name(config.expert_storage()),));
-        row("beyond text", self.beyond_text());
         table
     }
 

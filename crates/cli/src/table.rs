@@ -4,7 +4,7 @@ use std::fmt;
 
 /// On which side of its column a cell stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Align {
+pub(crate) enum Align {
     /// Words.
     Left,
     /// Numbers.
@@ -13,19 +13,19 @@ pub(super) enum Align {
 
 /// Rows of cells, each column as wide as its widest cell. Displayed indented, without a newline at the end.
 #[derive(Debug, Clone)]
-pub(super) struct Table<const N: usize> {
+pub(crate) struct Table<const N: usize> {
     columns: [Align; N],
     rows: Vec<[String; N]>,
 }
 
 impl<const N: usize> Table<N> {
     /// A table without rows.
-    pub(super) fn new(columns: [Align; N]) -> Self {
+    pub(crate) fn new(columns: [Align; N]) -> Self {
         Self { columns, rows: Vec::new() }
     }
 
     /// Adds a row: the headings are one like any other.
-    pub(super) fn row(&mut self, cells: [impl Into<String>; N]) {
+    pub(crate) fn row(&mut self, cells: [impl Into<String>; N]) {
         self.rows.push(cells.map(Into::into));
     }
 }
@@ -54,7 +54,7 @@ impl<const N: usize> fmt::Display for Table<N> {
 }
 
 /// A count with its digits in groups of three: `1,234,567`.
-pub(super) fn grouped(count: u64) -> String {
+pub(crate) fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let groups: Vec<&str> = digits
         .as_bytes()
@@ -67,7 +67,7 @@ pub(super) fn grouped(count: u64) -> String {
 }
 
 /// A size in the largest binary unit that leaves one or more: `16.0 KiB`.
-pub(super) fn bytes(count: u64) -> String {
+pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if count < 1024 {
         return format!("{count} B");
@@ -78,7 +78,7 @@ pub(super) fn bytes(count: u64) -> String {
 }
 
 /// Items behind one another: `2, 4, 5`.
-pub(super) fn list(items: impl IntoIterator<Item = impl fmt::Display>) -> String {
+pub(crate) fn list(items: impl IntoIterator<Item = impl fmt::Display>) -> String {
     let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
     items.join(", ")
 }

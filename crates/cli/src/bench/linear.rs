@@ -1,0 +1,202 @@
+use std::fmt;
+use std::hint::black_box;
+use std::str::FromStr;
+
+use anyhow::Result;
+use burn::tensor::{DType, Tensor, TensorData, backend::Backend};
+use clap::Args;
+use dsv41::{ModelBackend, PackedWeight};
+use dsv41_golden::filler;
+use dsv41_quant::{GgmlType, PackedMatrix, kernel::Activations};
+
+use super::timing::{Timing, time};
+use crate::{
+    device::{DeviceName, DeviceTask, Precision},
+    table::{
+        Align::{Left, Right},
+        Table,
+    },
+};
+
+/// What to multiply.
+#[derive(Debug, Args)]
+pub struct LinearArgs {
+    /// Devices, between commas.
+    #[arg(long, value_name = "DEVICE", value_delimiter = ',', default_values_t = DeviceName::compiled())]
+    device: Vec<DeviceName>,
+    /// Types of the packed matrix, between commas.
+    #[arg(long, value_name = "TYPE", value_delimiter = ',', default_values_t = [GgmlType::Q2K, GgmlType::Q3K])]
+    types: Vec<GgmlType>,
+    /// Outputs and inputs of the matrix, as OUTxIN, between commas.
+    #[arg(long, value_name = "SHAPE", value_delimiter = ',', default_values_t = [Shape([5120, 2304]), Shape([2304, 5120])])]
+    shape: Vec<Shape>,
+    /// Vectors multiplied at once, between commas.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 64])]
+    vectors: Vec<usize>,
+}
+
+/// `[out, in]`
+#[derive(Debug, Clone, Copy)]
+struct Shape([usize; 2]);
+
+impl FromStr for Shape {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let sides = text.split_once('x').and_then(|(out, input)| Some([out.parse().ok()?, input.parse().ok()?]));
+        let sides = sides.filter(|sides| !sides.contains(&0));
+        sides.map(Shape).ok_or_else(|| "expected OUTxIN, such as 5120x2304".to_owned())
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [output, input] = self.0;
+        write!(f, "{output}x{input}")
+    }
+}
+
+/// One product on one device.
+struct Product<'a> {
+    matrix: &'a PackedMatrix,
+    vectors: usize,
+    activations: Activations,
+}
+
+/// What came of it.
+struct Measured {
+    packed: Timing,
+    /// The same product with the matrix in f32 on the same device.
+    dense: Timing,
+    /// Root mean square of the packed product's error, relative to the product's own.
+    error: f64,
+}
+
+/// Prints a table, each line as soon as its measurement is done.
+pub(super) fn run(args: &LinearArgs) -> Result<()> {
+    let mut table = Table::new([Left, Left, Left, Right, Left, Right, Right, Right, Right, Right]);
+    table.row([
+        "device",
+        "type",
+        "shape",
+        "vectors",
+        "activations",
+        "packed",
+        "spread",
+        "GB/s",
+        "f32 / packed",
+        "error",
+    ]);
+    for &Shape([output, input]) in &args.shape {
+        let values = filler_values(&format!("bench/{output}x{input}"), output * input);
+        for &ty in &args.types {
+            let matrix = PackedMatrix::quantise(ty, &values, [output, input], None)?;
+            for &device in &args.device {
+                for &vectors in &args.vectors {
+                    for activations in [Activations::F32, Activations::Int8] {
+                        let product = Product { matrix: &matrix, vectors, activations };
+                        let measured = device.dispatch(Precision::F32, product)?;
+                        table.row(cells(device, &matrix, vectors, activations, &measured));
+                    }
+                }
+            }
+        }
+    }
+    println!("{table}");
+    Ok(())
+}
+
+fn cells(
+    device: DeviceName,
+    matrix: &PackedMatrix,
+    vectors: usize,
+    activations: Activations,
+    measured: &Measured,
+) -> [String; 10] {
+    let Measured { packed, dense, error } = measured;
+    let seconds = packed.median.as_secs_f64();
+    let spread = (packed.slowest - packed.fastest).as_secs_f64() / seconds;
+    [
+        device.to_string(),
+        matrix.ty().to_string(),
+        Shape([matrix.rows(), matrix.columns()]).to_string(),
+        vectors.to_string(),
+        format!("{activations:?}").to_lowercase(),
+        format!("{:.3} ms", 1e3 * seconds),
+        format!("{:.0}%", 100.0 * spread),
+        format!("{:.1}", matrix.bytes().len() as f64 / seconds / 1e9),
+        format!("{:.2}", dense.median.as_secs_f64() / seconds),
+        format!("{error:.1e}"),
+    ]
+}
+
+impl DeviceTask for Product<'_> {
+    type Output = Measured;
+
+    fn run<B: ModelBackend>(self, device: B::Device, dtype: DType) -> Measured {
+        let Self { matrix, vectors, activations } = self;
+        let [output, input] = [matrix.rows(), matrix.columns()];
+        let x_values = filler_values("bench/x", vectors * input);
+        let tensor = |values: Vec<f32>, shape: [usize; 2]| {
+            Tensor::<B, 2>::from_data(TensorData::new(values, shape), (&device, dtype))
+        };
+        let x = tensor(x_values.clone(), [vectors, input]);
+        let weight = PackedWeight::<B>::new(matrix.clone(), activations, &device);
+        // Stored as the model stores parameters, so that the product needs no transpose.
+        let values = matrix.dequantise();
+        let dense_weight = tensor(values.clone(), [output, input]).transpose().mul_scalar(1.0);
+
+        let product = weight.product(x.clone()).into_data();
+        let packed = time(|| finished(weight.product(x.clone())));
+        let dense = time(|| finished(x.clone().matmul(dense_weight.clone())));
+        Measured { packed, dense, error: relative_error(&product, &x_values, &values, input) }
+    }
+}
+
+/// Waits until the device has computed: data on the host can only come after that.
+fn finished<B: Backend>(result: Tensor<B, 2>) {
+    black_box(result.slice([0..1, 0..1]).into_data());
+}
+
+fn relative_error(product: &TensorData, x: &[f32], weight: &[f32], input: usize) -> f64 {
+    let exact = x.chunks_exact(input).flat_map(|x| {
+        weight.chunks_exact(input).map(|w| x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum::<f64>())
+    });
+    let (error, size) = product
+        .iter::<f64>()
+        .zip(exact)
+        .fold((0.0, 0.0), |(error, size), (found, exact)| (error + (found - exact).powi(2), size + exact.powi(2)));
+    (error / size).sqrt()
+}
+
+/// Numbers from -1 to 1, made from a name.
+fn filler_values(name: &str, count: usize) -> Vec<f32> {
+    (0..count as u64).map(|index| (filler::raw("", name, index) >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_are_read_as_they_are_shown() {
+        let shape: Shape = "5120x2304".parse().unwrap();
+        assert_eq!(shape.0, [5120, 2304]);
+        assert_eq!(shape.to_string(), "5120x2304");
+        for text in ["", "12", "x", "0x5", "3x", "ax2", "1x2x3"] {
+            assert!(text.parse::<Shape>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_product_is_timed_and_compared() {
+        let values = filler_values("w", 64 * 32);
+        let matrix = PackedMatrix::quantise(GgmlType::Q8_0, &values, [64, 32], None).unwrap();
+        for device in DeviceName::compiled() {
+            let product = Product { matrix: &matrix, vectors: 3, activations: Activations::F32 };
+            let Ok(measured) = device.dispatch(Precision::F32, product) else { continue };
+            assert!(measured.error < 1e-6, "{device}: {}", measured.error);
+            assert!(measured.packed.fastest <= measured.packed.slowest);
+        }
+    }
+}

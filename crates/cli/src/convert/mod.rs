@@ -1,0 +1,186 @@
+//! `dsv41 convert` and `dsv41 make-tiny`: GGUF files from a model, or from nothing but its shape.
+
+mod synthetic;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use bytesize::ByteSize;
+use clap::Args;
+use dsv41_config::Config;
+use dsv41_gguf::{Metadata, ModelFile, Progress, ReleaseDir, Split, Step, TensorStore, TypePlan, convert};
+use dsv41_quant::GgmlType;
+use dsv41_text::{TokenMap, Tokenizer, Vocabulary};
+
+pub use synthetic::SyntheticModel;
+
+use crate::{
+    model_source::{bytes_vocabulary, folded_token_map, vocabulary_metadata},
+    progress,
+};
+
+/// Which model to convert, to what.
+#[derive(Debug, Args)]
+pub struct ConvertArgs {
+    /// A GGUF file, any member of a shard set, or the folder of a safetensors release with its config.json.
+    source: PathBuf,
+    /// The file to write; of a set, the name that its members' are made from.
+    out: PathBuf,
+    /// A tokenizer.json whose vocabulary goes into the file; by default what the source has (a release: its
+    /// tokenizer.json).
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// What model to make, and where.
+#[derive(Debug, Args)]
+pub struct MakeTinyArgs {
+    /// The shape of the model.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// The file to write; of a set, the name that its members' are made from.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Weights are made from their names and this.
+    #[arg(long, value_name = "TEXT", default_value = "dsv41")]
+    seed: String,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Types and size of files.
+#[derive(Debug, Args)]
+struct OutputArgs {
+    /// The types to begin with: one type for all matrices, `q2_k-mix` or `published`, then any `,PART=TYPE`. Norms, sinks
+    /// and biases are always F32.
+    #[arg(long, value_name = "PLAN", default_value = "q2_k-mix")]
+    types: TypePlan,
+    /// The type of experts' gate and up matrices.
+    #[arg(long, value_name = "TYPE")]
+    experts: Option<GgmlType>,
+    /// The type of experts' down matrices.
+    #[arg(long, value_name = "TYPE")]
+    down: Option<GgmlType>,
+    /// The type of all other projections.
+    #[arg(long, value_name = "TYPE")]
+    dense: Option<GgmlType>,
+    /// The type of engram tables.
+    #[arg(long, value_name = "TYPE")]
+    engram: Option<GgmlType>,
+    /// The type of the token embedding.
+    #[arg(long, value_name = "TYPE")]
+    embedding: Option<GgmlType>,
+    /// The type of the output head.
+    #[arg(long, value_name = "TYPE")]
+    head: Option<GgmlType>,
+    /// Write a set of files of at most this size instead of one.
+    #[arg(long, value_name = "SIZE", conflicts_with = "shard_tensors")]
+    shard_size: Option<ByteSize>,
+    /// Write a set of files of at most so many tensors instead of one.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    shard_tensors: Option<u32>,
+}
+
+impl OutputArgs {
+    fn plan(&self) -> TypePlan {
+        let Self { experts, down, dense, engram, embedding, head, .. } = *self;
+        let mut plan = self.types;
+        let choices = [
+            (experts, &mut plan.gate_up),
+            (experts, &mut plan.shared_gate_up),
+            (down, &mut plan.down),
+            (down, &mut plan.shared_down),
+            (dense, &mut plan.dense),
+            (engram, &mut plan.engram),
+            (embedding, &mut plan.embedding),
+            (head, &mut plan.head),
+        ];
+        for (chosen, ty) in choices {
+            *ty = chosen.unwrap_or(*ty);
+        }
+        plan
+    }
+
+    fn split(&self) -> Split {
+        match (self.shard_size, self.shard_tensors) {
+            (Some(size), _) => Split::Bytes(size.as_u64()),
+            (None, Some(tensors)) => Split::Tensors(tensors as usize),
+            (None, None) => Split::None,
+        }
+    }
+
+    /// Writes the model and says what came of it.
+    fn write(&self, store: &dyn TensorStore, extra: &Metadata, out: &Path) -> Result<String> {
+        let bar = progress::bytes("writing", 0);
+        let mut show = |progress: Progress<'_>| {
+            bar.set_message(match progress.step {
+                Step::Write => "writing",
+                Step::Check => "checking",
+            });
+            bar.set_length(progress.total);
+            bar.set_position(progress.bytes);
+        };
+        let summary = convert(store, &self.plan(), extra, out, self.split(), &mut show)?;
+        bar.finish_and_clear();
+        let mut text = String::new();
+        for fallback in &summary.fallbacks {
+            text += &format!(
+                "{}: rows of {} do not divide into blocks of {}: written as {}\n",
+                fallback.tensor, fallback.columns, fallback.wanted, fallback.given
+            );
+        }
+        let total: u64 = summary.sizes.iter().map(|size| size.bytes).sum();
+        let files: Vec<String> = summary.files.iter().map(|file| file.display().to_string()).collect();
+        text += &format!(
+            "{}: {} of tensors, {} of them copied as they were, read back and found as written\n",
+            files.join(", "),
+            ByteSize(total).display().iec(),
+            summary.copied
+        );
+        Ok(text)
+    }
+}
+
+/// Converts, and says what was written.
+///
+/// # Errors
+/// When the source cannot be used, the output cannot be written, or what was read back differs.
+pub fn run_convert(args: &ConvertArgs) -> Result<String> {
+    let chosen = args.tokenizer.as_deref().map(Vocabulary::from_tokenizer_json).transpose()?;
+    if !args.source.is_dir() {
+        let file = ModelFile::open(&args.source)?;
+        let extra = chosen.as_ref().map_or_else(|| file.metadata().clone(), vocabulary_metadata);
+        return args.output.write(&file, &extra, &args.out);
+    }
+    let beside = args.source.join("tokenizer.json");
+    let vocabulary = match chosen {
+        Some(vocabulary) => Some(vocabulary),
+        None if beside.exists() => Some(Vocabulary::from_tokenizer_json(&beside)?),
+        None => None,
+    };
+    let extra = vocabulary.as_ref().map(vocabulary_metadata).unwrap_or_default();
+    let map = vocabulary.map(|vocabulary| anyhow::Ok(TokenMap::new(&Tokenizer::from_vocabulary(vocabulary)?)?));
+    let map = map.transpose()?.map(|map| map.ids().to_vec());
+    let release = ReleaseDir::open(&args.source, map)?;
+    ensure!(
+        release.token_map().is_some() || release.config().engram_layer_ids.is_empty(),
+        "{}: the model has engrams, whose token map follows from the tokenizer: give --tokenizer",
+        args.source.display()
+    );
+    args.output.write(&release, &extra, &args.out)
+}
+
+/// Makes a model from its shape, and says what was written.
+///
+/// # Errors
+/// When the configuration cannot be used or the output cannot be written.
+pub fn run_make_tiny(args: &MakeTinyArgs) -> Result<String> {
+    let config = Config::load(&args.config)?;
+    let map = folded_token_map(&config);
+    // A model of bytes gets their tokenizer; no text belongs to another vocabulary.
+    let extra = if config.vocab_size == 256 { vocabulary_metadata(&bytes_vocabulary()) } else { Metadata::new() };
+    let model = SyntheticModel::new(config, Some(map), args.seed.clone());
+    args.output.write(&model, &extra, &args.out).with_context(|| args.config.display().to_string())
+}

@@ -1,0 +1,4 @@
+//! Training from the command line.
+
+pub mod display;
+pub mod gradients;
