@@ -5,6 +5,7 @@ pub mod convert;
 pub mod device;
 pub mod generate;
 pub mod inspect;
+mod interrupt;
 pub mod memory;
 pub mod message;
 pub mod model_source;

@@ -9,6 +9,7 @@ use dsv41_cli::convert::{self, ConvertArgs, MakeTinyArgs};
 use dsv41_cli::generate::{self, GenerateArgs};
 use dsv41_cli::inspect::{self, InspectArgs};
 use dsv41_cli::message::one_line;
+use dsv41_cli::train::{self, FinetuneArgs, TrainArgs};
 
 /// Tools for DeepSeek-V4.1 models.
 ///
@@ -38,6 +39,15 @@ enum Command {
     Convert(ConvertArgs),
     /// Make a GGUF file of any shape with weights made from their names, for tests and benchmarks.
     MakeTiny(MakeTinyArgs),
+    /// Train a small model from random weights.
+    ///
+    /// The run's folder holds its settings, metrics, checkpoints and a report with plots. Ctrl-C ends it after the step
+    /// under way with a checkpoint; --resume goes on bit for bit.
+    Train(Box<TrainArgs>),
+    /// Train a model that is there on lines of a file.
+    ///
+    /// As train otherwise.
+    Finetune(Box<FinetuneArgs>),
     /// Time parts of the model, device by device.
     Bench(BenchArgs),
 }
@@ -59,6 +69,8 @@ fn run(cli: Cli) -> anyhow::Result<String> {
         Command::Generate(args) => generate::run(&args).map(|()| String::new()),
         Command::Convert(args) => convert::run_convert(&args),
         Command::MakeTiny(args) => convert::run_make_tiny(&args),
+        Command::Train(args) => train::run_train(&args).map(|()| String::new()),
+        Command::Finetune(args) => train::run_finetune(&args).map(|()| String::new()),
         Command::Bench(args) => bench::run(&args).map(|()| String::new()),
     }
 }

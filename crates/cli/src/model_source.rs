@@ -52,7 +52,7 @@ impl ModelSource {
         match path {
             None => {
                 let config = Config::from_json("the built-in configuration", BUILT_IN)?;
-                let mut source = Self::from_names(config, Some(Tokenizer::from_vocabulary(bytes_vocabulary())?))?;
+                let mut source = Self::from_names(config, Some(bytes_tokenizer()?))?;
                 source.notes.push("no --model: the built-in one has random weights and makes no sense".to_owned());
                 Ok(source)
             }
@@ -167,6 +167,14 @@ pub fn bytes_vocabulary() -> Vocabulary {
     let spelled = |byte: u8| if prints(byte) { Some(char::from(byte)) } else { others.next() };
     let tokens = (0..=u8::MAX).filter_map(spelled).map(String::from).collect();
     Vocabulary { model: "gpt2".to_owned(), pre: Some("joyai-llm".to_owned()), tokens, ..Vocabulary::default() }
+}
+
+/// A token for each byte.
+///
+/// # Errors
+/// None that is known; the tokenizer is made anew.
+pub(crate) fn bytes_tokenizer() -> Result<Tokenizer> {
+    Ok(Tokenizer::from_vocabulary(bytes_vocabulary())?)
 }
 
 /// The vocabulary in a GGUF file's metadata, where it has one.

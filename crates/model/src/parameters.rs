@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use burn::{
-    module::{Module, ModuleVisitor, Param, ParamId},
+    module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
     optim::GradientsParams,
     tensor::{
         Tensor, TensorData,
@@ -60,6 +60,24 @@ impl Parameter {
         data.shape = self.stored_dims().into();
         data
     }
+
+    /// What [`Self::to_stored`] gave, as it lies in memory.
+    ///
+    /// # Panics
+    /// When the axes are not [`Self::stored_dims`].
+    pub fn from_stored<B: Backend, const D: usize>(&self, data: TensorData, device: &B::Device) -> Tensor<B, D> {
+        assert_eq!(*data.shape, self.stored_dims(), "`{}` in the axes of its file", self.name);
+        let options = (device, data.dtype);
+        match (self.layout, self.dims.as_slice()) {
+            (Layout::AsStored, _) => Tensor::from_data(data, options),
+            (Layout::Transposed, _) => Tensor::from_data(data, options).swap_dims(D - 2, D - 1),
+            (Layout::Grouped, &[groups, d_input, d_output]) => Tensor::<B, 2>::from_data(data, options)
+                .reshape([groups, d_output, d_input])
+                .swap_dims(1, 2)
+                .reshape(std::array::from_fn::<usize, D, _>(|axis| self.dims[axis])),
+            (Layout::Grouped, dims) => unreachable!("`{}` has groups and axes {dims:?}", self.name),
+        }
+    }
 }
 
 /// FNV-1a of the name's bytes, 64 bits.
@@ -77,6 +95,18 @@ pub fn visit_values<B: Backend, M: Module<B>>(
     visit: impl FnMut(&Parameter, TensorData),
 ) {
     module.visit(&mut Values { by_id: by_id(parameters), visit });
+}
+
+/// Gives parameters of `module` that `parameters` lists other values, as a file holds them, where `value` has some.
+///
+/// # Panics
+/// When values have other axes than [`Parameter::stored_dims`].
+pub fn map_values<B: Backend, M: Module<B>>(
+    module: M,
+    parameters: &[Parameter],
+    value: impl FnMut(&Parameter) -> Option<TensorData>,
+) -> M {
+    module.map(&mut NewValues { by_id: by_id(parameters), value })
 }
 
 /// Shows every parameter of `module` that `parameters` lists with its gradient as a file would hold it, `None` where none
@@ -107,6 +137,24 @@ impl<B: Backend, F: FnMut(&Parameter, TensorData)> ModuleVisitor<B> for Values<'
     }
 }
 
+struct NewValues<'a, F> {
+    by_id: HashMap<ParamId, &'a Parameter>,
+    value: F,
+}
+
+impl<B: Backend, F: FnMut(&Parameter) -> Option<TensorData>> ModuleMapper<B> for NewValues<'_, F> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        let parameter = self.by_id.get(&param.id);
+        let Some((parameter, data)) = parameter.and_then(|&parameter| Some((parameter, (self.value)(parameter)?)))
+        else {
+            return param;
+        };
+        let (id, before, mapper) = param.consume();
+        let value = parameter.from_stored(data, &before.device()).set_require_grad(before.is_require_grad());
+        Param::from_mapped_value(id, value, mapper)
+    }
+}
+
 struct Gradients<'a, F> {
     by_id: HashMap<ParamId, &'a Parameter>,
     gradients: &'a GradientsParams,
@@ -134,6 +182,22 @@ mod tests {
         let tensor = Tensor::<Flex, 3>::from_data([[[1.0], [2.0], [3.0]], [[4.0], [5.0], [6.0]]], &Default::default());
         let data = parameter.to_stored(tensor);
         assert_eq!(data, TensorData::from([[1.0_f32, 2.0, 3.0], [4.0, 5.0, 6.0]]));
+    }
+
+    #[test]
+    fn what_is_stored_comes_back() {
+        for (layout, dims) in
+            [(Layout::AsStored, vec![2, 3, 2]), (Layout::Grouped, vec![2, 3, 2]), (Layout::Transposed, vec![4, 3])]
+        {
+            let parameter = Parameter::new("p".into(), &dims, layout);
+            let values: Vec<f32> = (0..12).map(|value| value as f32).collect();
+            let data = TensorData::new(values, parameter.stored_dims());
+            let back = match dims.len() {
+                2 => parameter.to_stored(parameter.from_stored::<Flex, 2>(data.clone(), &Default::default())),
+                _ => parameter.to_stored(parameter.from_stored::<Flex, 3>(data.clone(), &Default::default())),
+            };
+            assert_eq!(back, data, "{layout:?}");
+        }
     }
 
     #[test]

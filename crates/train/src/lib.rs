@@ -1,6 +1,12 @@
-//! Training of DeepSeek-V4.1: losses, optimiser groups, data and run directories.
+//! Training of DeepSeek-V4.1: losses, optimiser groups, data, run directories, and the trainer that brings them together.
 
 pub mod data;
+mod initial;
 pub mod losses;
 pub mod optimiser;
 pub mod run;
+pub mod trainer;
+mod weights;
+
+pub use initial::InitialWeights;
+pub use weights::{restore_trained, save_trained};

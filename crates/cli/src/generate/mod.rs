@@ -6,7 +6,7 @@ mod logits;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -24,6 +24,7 @@ pub use ids::{IdsError, parse_ids};
 
 use crate::{
     device::DeviceName,
+    interrupt::interruption,
     memory,
     model_source::{ModelSource, SourceOptions},
     runner::{self, HostCall, Runner, RunnerOptions},
@@ -241,19 +242,6 @@ impl Sequence for Continued<'_> {
         let output = self.model.forward(&[tokens.to_vec()], call)?;
         Ok(output.logits.iter::<f32>().collect())
     }
-}
-
-/// A flag that Ctrl-C sets. The second Ctrl-C ends the program at once.
-fn interruption() -> Result<&'static AtomicBool> {
-    static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-    ctrlc::set_handler(|| {
-        if INTERRUPTED.swap(true, Ordering::Relaxed) {
-            // What a shell reports of a program that ended by an interrupt.
-            std::process::exit(130);
-        }
-    })
-    .context("interrupts cannot be caught")?;
-    Ok(&INTERRUPTED)
 }
 
 /// One line for people who measure, on standard error.

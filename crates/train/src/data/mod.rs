@@ -8,7 +8,7 @@ mod error;
 mod example;
 mod jsonl;
 mod pack;
-mod random;
+pub(crate) mod random;
 mod shuffle;
 mod stream;
 pub mod tasks;

@@ -5,7 +5,7 @@ use rand_chacha::ChaCha8Rng;
 
 /// Separates draws for different ends that share a seed.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Purpose {
+pub(crate) enum Purpose {
     /// The order of an epoch.
     Shuffle,
     /// On which side of a split something falls.
@@ -14,10 +14,12 @@ pub(super) enum Purpose {
     Recall,
     /// An example of the task `arithmetic`.
     Arithmetic,
+    /// A weight before training.
+    Weight,
 }
 
 /// The generator for a purpose and three numbers, all of which matter: the four are the cipher's key.
-pub(super) fn generator(purpose: Purpose, numbers: [u64; 3]) -> ChaCha8Rng {
+pub(crate) fn generator(purpose: Purpose, numbers: [u64; 3]) -> ChaCha8Rng {
     let [first, second, third] = numbers;
     let mut key = [0; 32];
     for (place, number) in key.chunks_exact_mut(8).zip([purpose as u64, first, second, third]) {

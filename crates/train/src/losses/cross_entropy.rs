@@ -1,5 +1,7 @@
 //! Cross entropy of a linear head whose logits never exist at once.
 
+use std::ops::AddAssign;
+
 use burn::tensor::{IndexingUpdateOp, Int, Tensor, TensorData, backend::Backend};
 use dsv41::{LinearWeight, ModelBackend, PackedWeight};
 use dsv41_ops::{constant, into_primitive, is_tracked, with_gradients};
@@ -128,7 +130,21 @@ impl CrossEntropy {
     }
 }
 
+impl AddAssign for Totals {
+    fn add_assign(&mut self, other: Self) {
+        self.nats += other.nats;
+        self.squares += other.squares;
+        self.targets += other.targets;
+        self.correct += other.correct;
+    }
+}
+
 impl Totals {
+    /// The mean over all targets, in nats: 0 where there are none.
+    pub fn mean(&self) -> f64 {
+        self.nats / self.targets.max(1) as f64
+    }
+
     /// From `[n, 3]` of each chunk, as [`Chunk::statistics`] has them: read all at once, after every chunk is under way.
     fn read<B: Backend>(statistics: Vec<Tensor<B, 2>>) -> Self {
         let mut totals = Self::default();

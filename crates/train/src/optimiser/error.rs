@@ -171,11 +171,11 @@ pub enum OptimiserError {
 }
 
 impl OptimiserError {
-    pub(super) fn io(file: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn io(file: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { file: file.to_path_buf(), action, source }
     }
 
-    pub(super) fn file(file: &Path, fault: impl ToString) -> Self {
+    pub(crate) fn file(file: &Path, fault: impl ToString) -> Self {
         Self::File { file: file.to_path_buf(), fault: fault.to_string() }
     }
 }

@@ -10,7 +10,7 @@
 
 mod clip;
 mod error;
-mod file;
+pub(crate) mod file;
 mod group;
 mod grouped;
 mod muon;

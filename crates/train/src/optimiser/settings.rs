@@ -160,17 +160,24 @@ impl OptimiserSettings {
         }
     }
 
+    /// The settings of every group, in the order of [`ParameterGroup::ALL`].
+    pub fn groups_mut(&mut self) -> [&mut GroupSettings; 6] {
+        [
+            &mut self.matrices,
+            &mut self.vectors,
+            &mut self.hyper_connections,
+            &mut self.embedding_and_head,
+            &mut self.engram,
+            &mut self.adapters,
+        ]
+    }
+
     /// The same with another schedule for every group.
-    pub fn with_schedule(self, schedule: Schedule) -> Self {
-        Self {
-            clip_norm: self.clip_norm,
-            matrices: self.matrices.with_schedule(schedule),
-            vectors: self.vectors.with_schedule(schedule),
-            hyper_connections: self.hyper_connections.with_schedule(schedule),
-            embedding_and_head: self.embedding_and_head.with_schedule(schedule),
-            engram: self.engram.with_schedule(schedule),
-            adapters: self.adapters.with_schedule(schedule),
+    pub fn with_schedule(mut self, schedule: Schedule) -> Self {
+        for group in self.groups_mut() {
+            group.schedule = schedule;
         }
+        self
     }
 
     /// The settings of a group.

@@ -14,7 +14,7 @@ use std::{
 };
 
 use burn::tensor::{
-    DType, Tensor, TensorData,
+    Tensor, TensorData,
     backend::{AutodiffBackend, Backend},
 };
 use safetensors::{Dtype, SafeTensors, View, tensor::TensorView};
@@ -50,7 +50,7 @@ impl<B: AutodiffBackend> GroupedOptimiser<B> {
         let mut tensors = Vec::new();
         for (id, state) in &self.states {
             let Some(Member { name, dims, .. }) = self.parameters.get(id) else { continue };
-            let dtype = stored_dtype(state.dtype()).map_err(|fault| OptimiserError::file(path, fault))?;
+            let dtype = file::stored_dtype(state.dtype()).map_err(|fault| OptimiserError::file(path, fault))?;
             let mut push = |key: &str, value| tensors.push((format!("{name}.{key}"), value));
             match state {
                 ParameterState::AdamW { steps, exp_avg, exp_avg_sq } => {
@@ -160,7 +160,7 @@ impl<B: Backend> Reader<'_, B> {
 
     fn values(&self, member: &Member, key: &str) -> Result<Tensor<B, 1>, OptimiserError> {
         let tensor = self.tensor(member, key, &member.dims)?;
-        let Some(dtype) = loaded_dtype(tensor.dtype()) else {
+        let Some(dtype) = file::loaded_dtype(tensor.dtype()) else {
             return Err(self.fault(member, key, format!("is of {:?}, expected floats", tensor.dtype())));
         };
         let length = member.dims.iter().product::<usize>();
@@ -225,19 +225,6 @@ impl<B: Backend> View for Stored<'_, B> {
     fn data_len(&self) -> usize {
         self.shape().iter().product::<usize>() * self.dtype().bitsize() / 8
     }
-}
-
-/// Types that states may have, in Burn and in safetensors.
-const DTYPES: [(DType, Dtype); 4] =
-    [(DType::F64, Dtype::F64), (DType::F32, Dtype::F32), (DType::F16, Dtype::F16), (DType::BF16, Dtype::BF16)];
-
-fn stored_dtype(dtype: DType) -> Result<Dtype, String> {
-    let known = DTYPES.iter().find(|(burn, _)| *burn == dtype);
-    known.map(|(_, stored)| *stored).ok_or_else(|| format!("values of {dtype:?} cannot be stored"))
-}
-
-fn loaded_dtype(dtype: Dtype) -> Option<DType> {
-    DTYPES.iter().find(|(_, stored)| *stored == dtype).map(|(burn, _)| *burn)
 }
 
 #[cfg(test)]

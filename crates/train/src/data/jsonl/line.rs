@@ -1,7 +1,7 @@
 //! From one line to an example.
 
 use dsv41_text::{Conversation, Tokenizer};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::Reason;
@@ -24,7 +24,8 @@ pub struct LineOptions<'t> {
 }
 
 /// What happens to a line with more tokens than a sequence holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LongLines {
     /// The file is refused.
     #[default]

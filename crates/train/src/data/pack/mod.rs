@@ -4,6 +4,7 @@ mod batch;
 mod row;
 
 use dsv41_config::Config;
+use serde::{Deserialize, Serialize};
 
 use super::{DataError, Example};
 pub use batch::{Batch, BatchCounts};
@@ -13,7 +14,8 @@ use row::Row;
 const SHORTEST: usize = 2;
 
 /// How examples lie in batches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct BatchLayout {
     /// Rows of a batch.
     pub rows: usize,
@@ -28,7 +30,8 @@ pub struct BatchLayout {
 }
 
 /// Whether examples share rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Manner {
     /// They do: each goes into the first row with room for it. Rows have the full length always, so that all batches
     /// have one shape.

@@ -1,0 +1,55 @@
+//! How a model is trained.
+
+use dsv41::Numerics;
+use serde::{Deserialize, Serialize};
+
+use crate::optimiser::OptimiserSettings;
+
+/// How a model is trained.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainerSettings {
+    /// What turns gradients into updates.
+    pub optimiser: OptimiserSettings,
+    /// Where the forward pass rounds.
+    #[serde(default)]
+    pub rounding: Rounding,
+    /// What is computed again for the backward pass.
+    #[serde(default)]
+    pub recompute: Recompute,
+    /// The coefficient of the cross entropy's squared normaliser, 0 for none; see
+    /// [`CrossEntropy`](crate::losses::CrossEntropy).
+    #[serde(default)]
+    pub z_loss: f64,
+}
+
+/// Where the forward pass rounds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rounding {
+    /// Nowhere.
+    #[default]
+    None,
+    /// Where the released kernels do, with gradients straight through: quantisation-aware training.
+    Qat,
+}
+
+/// What is computed again for the backward pass.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Recompute {
+    /// Nothing: every result is kept.
+    #[default]
+    None,
+    /// One layer at a time, from its input: less memory for about a third more time.
+    Blocks,
+}
+
+impl From<Rounding> for Numerics {
+    fn from(rounding: Rounding) -> Self {
+        match rounding {
+            Rounding::None => Self::Full,
+            Rounding::Qat => Self::Qat,
+        }
+    }
+}
