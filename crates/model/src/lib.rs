@@ -30,6 +30,8 @@ mod recompute;
 pub mod rounding;
 mod selections;
 mod table;
+#[cfg(test)]
+mod testing;
 pub mod topk;
 mod transformer;
 mod weights;

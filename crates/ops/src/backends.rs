@@ -1,14 +1,12 @@
-//! Backends without gradients: the defaults are all that they need.
+//! Backends without gradients for which the defaults do.
 
-#[cfg(any(feature = "ndarray", feature = "flex", feature = "cuda", feature = "wgpu"))]
+#[cfg(any(feature = "ndarray", feature = "cuda", feature = "wgpu"))]
 use crate::CustomOps;
 
 #[cfg(feature = "ndarray")]
 impl CustomOps for burn::backend::NdArray<f32> {}
 #[cfg(feature = "ndarray")]
 impl CustomOps for burn::backend::NdArray<f64> {}
-#[cfg(feature = "flex")]
-impl CustomOps for burn::backend::Flex {}
 
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 impl<R, F, I, BT> CustomOps for burn_cubecl::CubeBackend<R, F, I, BT>

@@ -2,6 +2,8 @@ use std::fmt::Debug;
 
 use burn::tensor::{Tensor, TensorPrimitive, backend::Backend, ops::FloatTensor};
 
+use crate::HostOp;
+
 /// An operation on `N` float tensors whose backward pass is its own.
 ///
 /// The value holds whatever else the operation depends on, such as indices, on the host. Both passes are given tensors
@@ -26,6 +28,22 @@ pub trait CustomOps: Backend {
     /// As [`custom`].
     fn custom<O: CustomOp<N>, const N: usize>(op: O, inputs: [FloatTensor<Self>; N]) -> FloatTensor<Self> {
         op.forward::<Self>(inputs)
+    }
+
+    /// The result of an operation's kernels, where tensors lie in host memory and the kernels cover what is asked.
+    fn host_forward<O: HostOp<N>, const N: usize>(_: &O, _: &[FloatTensor<Self>; N]) -> Option<FloatTensor<Self>> {
+        None
+    }
+
+    /// The gradients of the inputs by an operation's kernels, as [`CustomOp::backward`] gives them, where
+    /// [`Self::host_forward`] would give a result.
+    fn host_backward<O: HostOp<N>, const N: usize>(
+        _: &O,
+        _: &[FloatTensor<Self>; N],
+        _: &FloatTensor<Self>,
+        _: [bool; N],
+    ) -> Option<[Option<FloatTensor<Self>>; N]> {
+        None
     }
 
     /// As [`is_tracked`].

@@ -3,6 +3,7 @@
 //! One pass and lagged: the weights with which a sublayer collapses the copies were made by the mixer of the sublayer
 //! before it; the weights with which it expands its result are its own mixer's.
 
+mod host;
 mod sinkhorn;
 mod stream;
 

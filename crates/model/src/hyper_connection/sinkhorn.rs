@@ -7,7 +7,7 @@
 use burn::tensor::{Tensor, activation::softmax, backend::Backend, ops::FloatTensor};
 use dsv41_ops::{CustomOp, CustomOps, from_primitive, into_primitive};
 
-const ROWS: usize = 3;
+pub(super) const ROWS: usize = 3;
 const COLUMNS: usize = 2;
 
 /// From logits `[.., .., C, C]` towards a doubly stochastic matrix: a softmax of the rows and one division of the
@@ -35,13 +35,17 @@ impl Sinkhorn {
     }
 
     /// The axes of the divisions, in order.
-    fn axes(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn axes(&self) -> impl Iterator<Item = usize> {
         [COLUMNS].into_iter().chain((1..self.iterations).flat_map(|_| [ROWS, COLUMNS]))
     }
 }
 
 impl CustomOp<1> for Sinkhorn {
-    fn forward<B: CustomOps>(&self, [logits]: [FloatTensor<B>; 1]) -> FloatTensor<B> {
+    fn forward<B: CustomOps>(&self, inputs: [FloatTensor<B>; 1]) -> FloatTensor<B> {
+        if let Some(matrices) = B::host_forward(self, &inputs) {
+            return matrices;
+        }
+        let [logits] = inputs;
         let first = softmax(from_primitive::<B, 4>(logits), ROWS).add_scalar(self.eps);
         into_primitive(self.axes().fold(first, |matrix, axis| self.divide(matrix, axis).result))
     }
@@ -50,10 +54,14 @@ impl CustomOp<1> for Sinkhorn {
     /// logits, `dl = p (dp - sum(dp p))`.
     fn backward<B: CustomOps>(
         &self,
-        [logits]: [FloatTensor<B>; 1],
+        inputs: [FloatTensor<B>; 1],
         gradient: FloatTensor<B>,
-        _: [bool; 1],
+        wanted: [bool; 1],
     ) -> [Option<FloatTensor<B>>; 1] {
+        if let Some(gradients) = B::host_backward(self, &inputs, &gradient, wanted) {
+            return gradients;
+        }
+        let [logits] = inputs;
         let probs = softmax(from_primitive::<B, 4>(logits), ROWS);
         let mut matrix = probs.clone().add_scalar(self.eps);
         let divisions: Vec<Division<B>> = self
@@ -83,6 +91,7 @@ mod tests {
     use dsv41_ops::custom;
 
     use super::*;
+    use crate::testing::{check_op, numbers};
 
     type B = Autodiff<NdArray<f64>>;
 
@@ -116,5 +125,11 @@ mod tests {
         for (found, expected) in found.iter().zip(&expected) {
             assert!((found - expected).abs() <= 1e-12, "{found:e}, expected {expected:e}");
         }
+    }
+
+    #[test]
+    fn kernels_and_gradients_are_those_of_the_composed_operations() {
+        check_op(&SINKHORN, [numbers(&[1, 3, 4, 4], 0.1)]);
+        check_op(&Sinkhorn { iterations: 1, eps: 1e-6 }, [numbers(&[2, 1, 2, 2], 0.3)]);
     }
 }

@@ -12,17 +12,25 @@ use dsv41_ops::{CustomOp, CustomOps, from_primitive, into_primitive};
 pub(super) struct Collapse;
 
 impl CustomOp<2> for Collapse {
-    fn forward<B: CustomOps>(&self, [h, mix]: [FloatTensor<B>; 2]) -> FloatTensor<B> {
+    fn forward<B: CustomOps>(&self, inputs: [FloatTensor<B>; 2]) -> FloatTensor<B> {
+        if let Some(result) = B::host_forward(self, &inputs) {
+            return result;
+        }
+        let [h, mix] = inputs;
         let (h, mix) = (from_primitive::<B, 4>(h), from_primitive::<B, 3>(mix));
         into_primitive((h * mix.unsqueeze_dim::<4>(3)).sum_dim(2).squeeze_dim::<3>(2))
     }
 
     fn backward<B: CustomOps>(
         &self,
-        [h, mix]: [FloatTensor<B>; 2],
+        inputs: [FloatTensor<B>; 2],
         gradient: FloatTensor<B>,
         wanted: [bool; 2],
     ) -> [Option<FloatTensor<B>>; 2] {
+        if let Some(gradients) = B::host_backward(self, &inputs, &gradient, wanted) {
+            return gradients;
+        }
+        let [h, mix] = inputs;
         let gradient = from_primitive::<B, 3>(gradient).unsqueeze_dim::<4>(2);
         let of_h = || from_primitive::<B, 3>(mix).unsqueeze_dim::<4>(3) * gradient.clone();
         let of_mix = || (from_primitive::<B, 4>(h) * gradient.clone()).sum_dim(3).squeeze_dim::<3>(3);
@@ -39,7 +47,11 @@ impl CustomOp<2> for Collapse {
 pub(super) struct Expand;
 
 impl CustomOp<4> for Expand {
-    fn forward<B: CustomOps>(&self, [h, y, post, comb]: [FloatTensor<B>; 4]) -> FloatTensor<B> {
+    fn forward<B: CustomOps>(&self, inputs: [FloatTensor<B>; 4]) -> FloatTensor<B> {
+        if let Some(result) = B::host_forward(self, &inputs) {
+            return result;
+        }
+        let [h, y, post, comb] = inputs;
         let (h, comb) = (from_primitive::<B, 4>(h), from_primitive::<B, 4>(comb));
         let (y, post) = (from_primitive::<B, 3>(y), from_primitive::<B, 3>(post));
         let mixed = sum_over_copies(h, |j| comb.clone().narrow(2, j, 1).swap_dims(2, 3));
@@ -48,10 +60,14 @@ impl CustomOp<4> for Expand {
 
     fn backward<B: CustomOps>(
         &self,
-        [h, y, post, comb]: [FloatTensor<B>; 4],
+        inputs: [FloatTensor<B>; 4],
         gradient: FloatTensor<B>,
         wanted: [bool; 4],
     ) -> [Option<FloatTensor<B>>; 4] {
+        if let Some(gradients) = B::host_backward(self, &inputs, &gradient, wanted) {
+            return gradients;
+        }
+        let [h, y, post, comb] = inputs;
         let gradient = from_primitive::<B, 4>(gradient);
         let copies = gradient.dims()[2];
         let of_h = || sum_over_copies(gradient.clone(), |k| from_primitive::<B, 4>(comb.clone()).narrow(3, k, 1));
@@ -94,6 +110,7 @@ mod tests {
     use dsv41_ops::custom;
 
     use super::*;
+    use crate::testing::{check_op, numbers};
 
     type B = Autodiff<NdArray<f64>>;
 
@@ -108,6 +125,18 @@ mod tests {
         for (found, expected) in found.iter::<f64>().zip(expected.iter::<f64>()) {
             assert!((found - expected).abs() <= 1e-12, "{found:e}, expected {expected:e}");
         }
+    }
+
+    #[test]
+    fn kernels_and_gradients_are_those_of_the_composed_operations() {
+        check_op(&Collapse, [numbers(&[2, 3, 4, 5], 0.1), numbers(&[2, 3, 4], 0.2)]);
+        let inputs = [
+            numbers(&[2, 2, 4, 5], 0.1),
+            numbers(&[2, 2, 5], 0.2),
+            numbers(&[2, 2, 4], 0.3),
+            numbers(&[2, 2, 4, 4], 0.4),
+        ];
+        check_op(&Expand, inputs);
     }
 
     #[test]

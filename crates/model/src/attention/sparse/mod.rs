@@ -1,5 +1,6 @@
 //! Attention of each query to its own list of keys, with a sink.
 
+mod host;
 mod op;
 mod softmax;
 mod tiles;

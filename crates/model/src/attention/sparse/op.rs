@@ -21,16 +21,24 @@ pub(super) struct SparseAttention {
 }
 
 impl CustomOp<3> for SparseAttention {
-    fn forward<B: CustomOps>(&self, [query, keys, sink]: [FloatTensor<B>; 3]) -> FloatTensor<B> {
+    fn forward<B: CustomOps>(&self, inputs: [FloatTensor<B>; 3]) -> FloatTensor<B> {
+        if let Some(result) = B::host_forward(self, &inputs) {
+            return result;
+        }
+        let [query, keys, sink] = inputs;
         into_primitive(self.attend::<B>(from_primitive(query), from_primitive(keys), from_primitive(sink)))
     }
 
     fn backward<B: CustomOps>(
         &self,
-        [query, keys, sink]: [FloatTensor<B>; 3],
+        inputs: [FloatTensor<B>; 3],
         gradient: FloatTensor<B>,
         wanted: [bool; 3],
     ) -> [Option<FloatTensor<B>>; 3] {
+        if let Some(gradients) = B::host_backward(self, &inputs, &gradient, wanted) {
+            return gradients;
+        }
+        let [query, keys, sink] = inputs;
         let (query, keys) = (from_primitive::<B, 4>(query), from_primitive::<B, 3>(keys));
         let shapes = (query.dims(), keys.dims());
         let [batch, seq, heads, width] = shapes.0;

@@ -157,8 +157,10 @@ fn gradients_are_those_of_finite_differences() {
 fn tiles_change_nothing() {
     for (numerics, round_probs) in [(Numerics::Full, true), (Numerics::Reference, true), (Numerics::Reference, false)] {
         let (query, keys, sink) = inputs::<Flex>(DType::F32);
-        let whole = sparse_attention(query.clone(), keys.clone(), &lists(), sink.clone(), numerics, round_probs);
-        let tiled = numerics.bf16(attention(numerics, round_probs).attend(query, keys, sink));
+        let tiled = attention(numerics, round_probs);
+        let whole = SparseAttention { tile_elements: TILE_ELEMENTS, lists: lists(), ..tiled };
+        let whole = whole.attend(query.clone(), keys.clone(), sink.clone());
+        let tiled = tiled.attend(query, keys, sink);
         tiled.into_data().assert_eq(&whole.into_data(), true);
     }
 }
@@ -231,4 +233,19 @@ fn weights_of_one_head_make_its_result() {
         }
     }
     assert_close(&found, &expected.into_data().iter::<f64>().collect::<Vec<_>>(), 1e-14, "result");
+}
+
+#[test]
+fn kernels_and_gradients_are_those_of_the_composed_operations() {
+    use crate::testing::{check_op, numbers};
+
+    // An empty list, one that repeats a key, one with absent entries.
+    let rows = vec![0, 2, 2, NONE, NONE, NONE, NONE, 4, 1, 3, NONE, 0, 4, 3, 2, 1, 0, 0];
+    let attention = SparseAttention {
+        lists: KeyLists { rows, width: 3 },
+        numerics: Numerics::Full,
+        round_probs: false,
+        tile_elements: 8,
+    };
+    check_op(&attention, [numbers(&[2, 3, 2, 4], 0.1), numbers(&[2, 5, 4], 0.2), numbers(&[2], 0.3)]);
 }

@@ -1,7 +1,12 @@
 //! Rotary position embedding over adjacent pairs of channels.
 
+mod op;
+
 use burn::tensor::{DType, Tensor, TensorData, backend::Backend};
 use dsv41_config::Config;
+use dsv41_ops::{CustomOps, custom, into_primitive};
+
+use self::op::Rotate;
 
 /// The frequencies of one kind of layer. The release has two: plain for layers that see their window alone, and another
 /// base with YaRN for compressed layers.
@@ -73,31 +78,18 @@ pub struct Rotation<B: Backend> {
     sin: Tensor<B, 2>,
 }
 
-impl<B: Backend> Rotation<B> {
+impl<B: CustomOps> Rotation<B> {
     /// Turns the last channels of each head: `[B, S, H, d]` to the same, one row of angles for each of S.
     pub fn apply(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
-        rotate(x, self.cos.clone(), self.sin.clone())
+        self.rotate(x, Rotate { back: false })
     }
 
     /// Turns back: [`Self::apply`] by the conjugate.
     pub fn apply_inverse(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
-        rotate(x, self.cos.clone(), self.sin.clone().neg())
+        self.rotate(x, Rotate { back: true })
     }
-}
 
-fn rotate<B: Backend>(x: Tensor<B, 4>, cos: Tensor<B, 2>, sin: Tensor<B, 2>) -> Tensor<B, 4> {
-    let [batch, seq, heads, width] = x.dims();
-    let [_, pairs] = cos.dims();
-    let still = width - 2 * pairs;
-    let rotating = x.clone().narrow(3, still, 2 * pairs).reshape([batch, seq, heads, pairs, 2]);
-    let even = rotating.clone().narrow(4, 0, 1);
-    let odd = rotating.narrow(4, 1, 1);
-    let cos = cos.reshape([1, seq, 1, pairs, 1]);
-    let sin = sin.reshape([1, seq, 1, pairs, 1]);
-    let rotated = Tensor::cat(vec![even.clone() * cos.clone() - odd.clone() * sin.clone(), even * sin + odd * cos], 4)
-        .reshape([batch, seq, heads, 2 * pairs]);
-    if still == 0 {
-        return rotated;
+    fn rotate(&self, x: Tensor<B, 4>, rotate: Rotate) -> Tensor<B, 4> {
+        custom(rotate, [into_primitive(x), into_primitive(self.cos.clone()), into_primitive(self.sin.clone())])
     }
-    Tensor::cat(vec![x.narrow(3, 0, still), rotated], 3)
 }

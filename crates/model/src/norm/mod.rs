@@ -1,8 +1,14 @@
+//! Norms by the root mean square.
+
+mod op;
+
 use burn::{
     module::{Module, Param},
     tensor::{Tensor, backend::Backend},
 };
+use dsv41_ops::{CustomOps, custom, into_primitive};
 
+use self::op::{InverseRms, Normalise};
 use crate::{ModelError, Numerics, weights::Loader};
 
 /// `w * x * rsqrt(mean(x^2) + eps)` over the last axis, rounded to bf16.
@@ -20,15 +26,29 @@ impl<B: Backend> RmsNorm<B> {
     pub(crate) fn load(from: &Loader<'_, B>, name: &str, width: usize, eps: f64) -> Result<Self, ModelError> {
         Ok(Self { weight: from.param(&format!("{name}.weight"), [width])?, eps })
     }
+}
 
+impl<B: CustomOps> RmsNorm<B> {
     /// `[.., width]` to the same.
     pub fn forward<const D: usize>(&self, x: Tensor<B, D>, numerics: Numerics) -> Tensor<B, D> {
-        let scale = inverse_rms(x.clone(), self.eps);
-        numerics.bf16(self.weight.val().unsqueeze::<D>() * (x * scale))
+        let shape = x.dims();
+        let inputs = [into_primitive(rows(x)), into_primitive(self.weight.val())];
+        numerics.bf16(custom::<B, _, 2, 2>(Normalise { eps: self.eps }, inputs).reshape(shape))
     }
 }
 
 /// `rsqrt(mean(x^2) + eps)` over the last axis, which stays with length 1.
-pub(crate) fn inverse_rms<B: Backend, const D: usize>(x: Tensor<B, D>, eps: f64) -> Tensor<B, D> {
-    x.square().mean_dim(D - 1).add_scalar(eps).sqrt().recip()
+pub(crate) fn inverse_rms<B: CustomOps, const D: usize>(x: Tensor<B, D>, eps: f64) -> Tensor<B, D> {
+    let mut shape = x.dims();
+    shape[D - 1] = 1;
+    custom::<B, _, 1, 2>(InverseRms { eps }, [into_primitive(rows(x))]).reshape(shape)
 }
+
+/// `[.., width]` as `[n, width]`.
+fn rows<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, 2> {
+    let width = x.dims()[D - 1];
+    x.reshape([-1, width as i32])
+}
+
+#[cfg(test)]
+mod tests;
