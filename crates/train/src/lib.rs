@@ -3,7 +3,9 @@
 pub mod data;
 mod initial;
 pub mod losses;
+pub mod objective;
 pub mod optimiser;
+pub mod router_bias;
 pub mod run;
 pub mod trainer;
 mod weights;

@@ -33,4 +33,20 @@ pub enum LossError {
         /// The denominator given.
         found: f64,
     },
+    /// A batch is described with another number of tokens than a call has.
+    #[error("the call has {found} tokens, the batch is described with {expected}, padding included")]
+    TokenCount {
+        /// Tokens of the call.
+        found: usize,
+        /// Tokens of the description.
+        expected: usize,
+    },
+    /// Experts were not chosen for every token alike.
+    #[error("{found} choices of experts for {tokens} tokens, expected one or more for each")]
+    ChoiceCount {
+        /// Choices given.
+        found: usize,
+        /// Tokens of the call.
+        tokens: usize,
+    },
 }
