@@ -293,6 +293,7 @@ mod tests {
     use dsv41_quant::{GgmlType, PackedMatrix, kernel::Activations};
 
     use super::*;
+    use crate::losses::testing::{assert_close, numbers};
 
     const WIDTH: usize = 6;
     const VOCAB: usize = 11;
@@ -300,16 +301,6 @@ mod tests {
 
     /// A mean over three chunks, the last one of a single position.
     const BY_CHUNKS: CrossEntropy = CrossEntropy { z_loss: 0.0, denominator: None, chunk_logits: 2 * VOCAB + 1 };
-
-    /// Numbers from -1 to 1 that f32 holds and that repeat nothing obvious.
-    fn numbers(count: usize, seed: u64) -> Vec<f32> {
-        let mut state = seed;
-        let next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-        };
-        std::iter::repeat_with(next).take(count).collect()
-    }
 
     fn tensor<B: Backend>(values: Vec<f32>, shape: [usize; 2], dtype: DType) -> Tensor<B, 2> {
         Tensor::from_data(TensorData::new(values, shape), (&B::Device::default(), dtype))
@@ -356,14 +347,6 @@ mod tests {
             numbers.extend(gradient.expect("the leaf takes a gradient").into_data().iter::<f64>());
         }
         numbers
-    }
-
-    fn assert_close(found: &[f64], expected: &[f64], tolerance: f64) {
-        assert_eq!(found.len(), expected.len());
-        for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
-            let bound = tolerance * expected.abs().max(1.0);
-            assert!((found - expected).abs() <= bound, "{index}: {found}, expected {expected} within {bound:e}");
-        }
     }
 
     fn compare<B: AutodiffBackend + ModelBackend>(dtype: DType, tolerance: f64) {

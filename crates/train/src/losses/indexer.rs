@@ -263,3 +263,144 @@ fn indices<B: Backend>(indices: &[usize], device: &B::Device) -> Tensor<B, 1, In
     let count = indices.len();
     Tensor::from_data(TensorData::new(indices, [count]), device)
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::backend::{Autodiff, Flex};
+
+    use super::*;
+    use crate::{
+        data::Batch,
+        losses::testing::{assert_close, assert_gradient, numbers, tensor, values},
+    };
+
+    type B = Autodiff<Flex>;
+
+    /// Rows of `length` tokens, of which the last one is padding.
+    fn padded(rows: usize, length: usize) -> Sequences {
+        Sequences::of_batch(&Batch {
+            tokens: vec![vec![0; length]; rows],
+            documents: vec![vec![0]; rows],
+            lengths: vec![vec![length - 1]; rows],
+            targets: vec![vec![None; length]; rows],
+            lines: (0..rows).collect(),
+        })
+    }
+
+    fn tracked<const D: usize>(values: &[f64], shape: [usize; D]) -> Tensor<B, D> {
+        tensor::<B, D>(values, shape).require_grad()
+    }
+
+    /// Two heads and two positions: scores 1 and 1 + ln 3, so shares 1/4 and 3/4, where the attention's are halves. Of
+    /// the other queries one lists nothing, one has no weight on what it lists, one lists a single position, which
+    /// diverges by nothing, and one is padding. So two count.
+    #[test]
+    fn a_query_is_as_computed_by_hand() {
+        let ln3 = 3f64.ln();
+        let second = (1.0 + ln3) / 3.0;
+        let mut query = [2.0, -5.0, -1.0, 3.0].repeat(5);
+        query[12..16].copy_from_slice(&[4.0, 1.0, 1.0, 1.0]);
+        let query = tracked(&query, [1, 5, 2, 2]);
+        let weights = tracked(&[0.5, second].repeat(5), [1, 5, 2]);
+        let keys = tracked(&[1.0, 0.0, 0.0, 1.0], [1, 2, 2]);
+        let indexing = Indexing {
+            query: query.clone(),
+            weights: weights.clone(),
+            keys: keys.clone(),
+            selected: &[0, 1, -1, -1, 0, 1, 1, -1, 0, 1],
+            attended: tensor(&[0.3, 0.3, 0.0, 0.0, 0.0, 0.0, 0.7, 0.0, 0.9, 0.1], [1, 5, 2]),
+        };
+        let loss = IndexerLoss::default().forward(indexing, &padded(1, 5)).expect("shapes that fit");
+        assert_close(&values(&loss), &[0.5 * (4.0 / 3f64).ln() / 2.0], 1e-15);
+
+        let gradients = loss.backward();
+        let of_scores = [-0.25 / 2.0, 0.25 / 2.0];
+        let mut of_query = [0.0; 20];
+        of_query[..4].copy_from_slice(&[0.5 * of_scores[0], 0.0, 0.0, second * of_scores[1]]);
+        assert_close(&values(&query.grad(&gradients).expect("tracked")), &of_query, 1e-15);
+        let mut of_weights = [0.0; 10];
+        of_weights[..2].copy_from_slice(&[2.0 * of_scores[0], 3.0 * of_scores[1]]);
+        assert_close(&values(&weights.grad(&gradients).expect("tracked")), &of_weights, 1e-15);
+        let [first, second] = [0.5 * of_scores[0], second * of_scores[1]];
+        let of_keys = [2.0 * first, -5.0 * first, -second, 3.0 * second];
+        assert_close(&values(&keys.grad(&gradients).expect("tracked")), &of_keys, 1e-15);
+    }
+
+    const SHAPES: ([usize; 4], [usize; 3], [usize; 3]) = ([2, 4, 2, 3], [2, 4, 2], [2, 5, 3]);
+
+    /// Two rows of three queries and one of padding: all, two and no positions of five.
+    const SELECTED: [i64; 24] = [0, 2, 4, 1, 3, -1, -1, -1, -1, 0, 1, 2, 1, 2, 3, 0, 4, -1, 2, 3, 4, 0, 1, 2];
+
+    fn numbers_of(shape: &[usize], seed: u64) -> Vec<f64> {
+        numbers(shape.iter().product(), seed).into_iter().map(f64::from).collect()
+    }
+
+    fn loss(tile_elements: usize, query: Tensor<B, 4>, weights: Tensor<B, 3>, keys: Tensor<B, 3>) -> Tensor<B, 1> {
+        let attended = numbers(SELECTED.len(), 13).into_iter().zip(SELECTED).map(|(weight, position)| match position {
+            NONE => 0.0,
+            _ => f64::from(weight) + 1.0,
+        });
+        let attended = tensor(&attended.collect::<Vec<_>>(), [2, 4, 3]);
+        let indexing = Indexing { query, weights, keys, selected: &SELECTED, attended };
+        IndexerLoss { tile_elements }.forward(indexing, &padded(2, 4)).expect("shapes that fit")
+    }
+
+    #[test]
+    fn gradients_are_those_of_finite_differences() {
+        let (query, weights, keys) = (numbers_of(&SHAPES.0, 3), numbers_of(&SHAPES.1, 5), numbers_of(&SHAPES.2, 8));
+        let (q, w, k) = (tensor(&query, SHAPES.0), tensor(&weights, SHAPES.1), tensor(&keys, SHAPES.2));
+        assert_gradient(&query, SHAPES.0, |query| loss(24, query, w.clone(), k.clone()));
+        assert_gradient(&weights, SHAPES.1, |weights| loss(24, q.clone(), weights, k.clone()));
+        assert_gradient(&keys, SHAPES.2, |keys| loss(24, q.clone(), w.clone(), keys));
+    }
+
+    #[test]
+    fn tiles_change_nothing() {
+        let all = |tile_elements| {
+            let query = tracked(&numbers_of(&SHAPES.0, 3), SHAPES.0);
+            let weights = tracked(&numbers_of(&SHAPES.1, 5), SHAPES.1);
+            let keys = tracked(&numbers_of(&SHAPES.2, 8), SHAPES.2);
+            let loss = loss(tile_elements, query.clone(), weights.clone(), keys.clone());
+            let mut found = values(&loss);
+            let gradients = loss.square().backward();
+            found.extend(values(&query.grad(&gradients).expect("tracked")));
+            found.extend(values(&weights.grad(&gradients).expect("tracked")));
+            found.extend(values(&keys.grad(&gradients).expect("tracked")));
+            found
+        };
+        let whole = all(1 << 24);
+        for tile_elements in [0, 9, 20, 30] {
+            assert_close(&all(tile_elements), &whole, 1e-15);
+        }
+    }
+
+    #[test]
+    fn without_queries_that_count_the_loss_is_zero_and_so_are_gradients() {
+        for (selected, attended) in [([-1, -1], [0.0, 0.0]), ([0, 1], [0.0, 0.0])] {
+            let query = tracked(&[1.0, 2.0], [1, 1, 1, 2]);
+            let indexing = Indexing {
+                query: query.clone(),
+                weights: tensor(&[1.0], [1, 1, 1]),
+                keys: tensor(&[1.0, 0.0, 0.0, 1.0], [1, 2, 2]),
+                selected: &selected,
+                attended: tensor(&attended, [1, 1, 2]),
+            };
+            let loss = IndexerLoss::default().forward(indexing, &Sequences::of_rows(1, 1)).expect("shapes that fit");
+            assert_eq!(values(&loss), [0.0]);
+            assert_eq!(values(&query.grad(&loss.backward()).expect("tracked")), [0.0, 0.0]);
+        }
+    }
+
+    #[test]
+    fn another_number_of_queries_is_refused() {
+        let indexing = Indexing {
+            query: tensor::<Flex, 4>(&[1.0, 2.0], [1, 2, 1, 1]),
+            weights: tensor(&[1.0, 1.0], [1, 2, 1]),
+            keys: tensor(&[1.0], [1, 1, 1]),
+            selected: &[0, 0],
+            attended: tensor(&[1.0, 1.0], [1, 2, 1]),
+        };
+        let refused = IndexerLoss::default().forward(indexing, &Sequences::of_rows(3, 1)).expect_err("refused");
+        assert_eq!(refused, LossError::TokenCount { found: 2, expected: 3 });
+    }
+}

@@ -7,6 +7,8 @@ mod indexer;
 mod router_distribution;
 mod router_z;
 mod sequences;
+#[cfg(test)]
+mod testing;
 
 pub use balance::balance_loss;
 pub use cross_entropy::{CrossEntropy, Loss, Totals};

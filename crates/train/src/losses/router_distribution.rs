@@ -30,3 +30,23 @@ pub fn router_entropy<B: Backend>(scores: Tensor<B, 2>, sequences: &Sequences) -
     let nats = shares.clone() * shares.clamp_min(SMALLEST_SHARE).log();
     Ok((nats.sum_dim(1) * weights).sum().neg())
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::backend::Flex;
+
+    use super::*;
+    use crate::losses::testing::{assert_close, tensor, values};
+
+    #[test]
+    fn the_entropy_is_as_computed_by_hand() {
+        let of = |scores: &[f64], tokens: usize| {
+            let scores = tensor::<Flex, 2>(scores, [tokens, scores.len() / tokens]);
+            values(&router_entropy(scores, &Sequences::of_rows(1, tokens)).expect("shapes that fit"))
+        };
+        assert_close(&of(&[0.2; 4], 1), &[4f64.ln()], 1e-15);
+        assert_close(&of(&[0.0, 7.0], 1), &[0.0], 1e-15);
+        let quarter = 0.25 * 4f64.ln() + 0.75 * (4.0 / 3f64).ln();
+        assert_close(&of(&[1.0, 3.0, 2.0, 2.0], 2), &[(quarter + 2f64.ln()) / 2.0], 1e-15);
+    }
+}
