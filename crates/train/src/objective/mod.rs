@@ -1,99 +1,22 @@
 //! What training minimises besides the head's loss, and what it counts on the way, as an objective of a model's calls.
 
+mod error;
+mod report;
+mod settings;
+
 use std::collections::BTreeMap;
 
 use burn::tensor::Tensor;
 use dsv41::{Indexing, Objective, Routing};
 use dsv41_ops::{CustomOps, constant};
-use serde::{Deserialize, Serialize};
 
 use crate::{
     losses::{IndexerLoss, LossError, Sequences, balance_loss, router_entropy, router_z_loss},
     router_bias::RouterLoad,
-    run::RouterMetrics,
 };
-
-/// Weights of the losses that come in addition to the head's, each a sum over the layers that have it; 0 turns one off.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ObjectiveSettings {
-    /// Of [`balance_loss`].
-    pub balance: f64,
-    /// Of [`router_z_loss`].
-    pub router_z: f64,
-    /// Of [`IndexerLoss`].
-    pub indexer: f64,
-    /// How far a step of the optimiser moves the bias of an expert, see
-    /// [`router_bias::update`](crate::router_bias::update); 0 leaves biases as they are.
-    pub router_bias_rate: f64,
-}
-
-impl Default for ObjectiveSettings {
-    /// As DeepSeek trained: balance 1e-4 and biases by 1e-3 ([V3](https://arxiv.org/abs/2412.19437), 4.2), no z-loss, and
-    /// indexers that follow the attention ([V3.2](https://arxiv.org/abs/2512.02556), 2.1.1).
-    fn default() -> Self {
-        Self { balance: 1e-4, router_z: 0.0, indexer: 1.0, router_bias_rate: 1e-3 }
-    }
-}
-
-impl ObjectiveSettings {
-    /// The head's loss alone.
-    pub const OFF: Self = Self { balance: 0.0, router_z: 0.0, indexer: 0.0, router_bias_rate: 0.0 };
-
-    /// Checks every number.
-    ///
-    /// # Errors
-    /// [`ObjectiveError::Setting`] for the first that is out of its range.
-    pub fn validate(&self) -> Result<(), ObjectiveError> {
-        let Self { balance, router_z, indexer, router_bias_rate } = *self;
-        let settings = [
-            ("balance", balance),
-            ("router_z", router_z),
-            ("indexer", indexer),
-            ("router_bias_rate", router_bias_rate),
-        ];
-        match settings.into_iter().find(|(_, value)| !(*value >= 0.0 && value.is_finite())) {
-            Some((key, found)) => Err(ObjectiveError::Setting { key, found }),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Why an objective cannot be made or has nothing to say.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum ObjectiveError {
-    /// A setting out of its range.
-    #[error("setting objective.{key} is {found}, expected a number not below 0")]
-    Setting {
-        /// Its name.
-        key: &'static str,
-        /// Its value.
-        found: f64,
-    },
-    /// A share of a step that is none.
-    #[error("the share of a micro-batch is {found}, expected a number not below 0")]
-    Scale {
-        /// The share.
-        found: f64,
-    },
-    /// A layer cannot be taken account of.
-    #[error("layer {layer}: {source}")]
-    Layer {
-        /// The layer.
-        layer: usize,
-        /// Why.
-        source: LossError,
-    },
-    /// An objective took part in more than one call.
-    #[error("layer {layer} was seen twice, expected one call for each objective")]
-    SeenTwice {
-        /// The layer.
-        layer: usize,
-    },
-    /// Results cannot be read from their device.
-    #[error("losses cannot be read from their device: {0}")]
-    Device(String),
-}
+pub use error::ObjectiveError;
+pub use report::ObjectiveReport;
+pub use settings::ObjectiveSettings;
 
 /// The losses of a model's layers, for one call on one micro-batch.
 ///
@@ -112,16 +35,6 @@ pub struct TrainingObjective<B: CustomOps> {
     /// Tokens of each expert and the entropy, by layer.
     loads: BTreeMap<usize, (Vec<u64>, Tensor<B, 1>)>,
     fault: Option<ObjectiveError>,
-}
-
-/// What there was in a micro-batch, or in several.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct ObjectiveReport {
-    /// Losses by name, unweighted: the mean over layers, times the share of the micro-batch. Those that are off are
-    /// absent.
-    pub losses: BTreeMap<String, f64>,
-    /// What routers did, by layer.
-    pub loads: BTreeMap<usize, RouterLoad>,
 }
 
 const BALANCE: &str = "balance";
@@ -237,23 +150,6 @@ impl<B: CustomOps> Objective<B> for TrainingObjective<B> {
 
     fn take_loss(&mut self) -> Option<Tensor<B, 1>> {
         self.terms.take()
-    }
-}
-
-impl ObjectiveReport {
-    /// Adds what there was in another micro-batch of the same step.
-    pub fn merge(&mut self, other: Self) {
-        for (name, loss) in other.losses {
-            *self.losses.entry(name).or_default() += loss;
-        }
-        for (layer, load) in other.loads {
-            self.loads.entry(layer).or_default().merge(&load);
-        }
-    }
-
-    /// What a report says of routers.
-    pub fn routers(&self) -> Vec<RouterMetrics> {
-        self.loads.iter().map(|(&layer, load)| load.metrics(layer)).collect()
     }
 }
 
