@@ -19,7 +19,7 @@ pub struct ObjectiveSettings {
 
 impl Default for ObjectiveSettings {
     /// As DeepSeek trained: balance 1e-4 and biases by 1e-3 ([V3](https://arxiv.org/abs/2412.19437), 4.2), no z-loss, and
-    /// indexers that follow the attention ([V3.2](https://arxiv.org/abs/2512.02556), 2.1.1).
+    /// indexers that follow the attention ([V3.2](https://arxiv.org/abs/2512.02556)).
     fn default() -> Self {
         Self { balance: 1e-4, router_z: 0.0, indexer: 1.0, router_bias_rate: 1e-3 }
     }
