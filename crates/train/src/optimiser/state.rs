@@ -231,6 +231,8 @@ impl<B: Backend> View for Stored<'_, B> {
 mod tests {
     use std::fs;
 
+    use burn::tensor::DType;
+
     use super::*;
     use crate::optimiser::{
         GroupSettings,
