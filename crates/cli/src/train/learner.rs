@@ -12,6 +12,7 @@ use dsv41::{LoadOptions, ModelBackend, Transformer};
 use dsv41_train::{
     data::Batch,
     losses::Totals,
+    objective::ObjectiveReport,
     optimiser::ParameterGroup,
     trainer::{Evaluated, StepSummary, TrainError, Trainer, TrainerSettings},
 };
@@ -30,10 +31,20 @@ pub(super) enum LearnerError {
     Train(#[from] TrainError),
 }
 
+/// What a step came to.
+pub(super) struct Learnt {
+    /// Its cross entropy.
+    pub(super) totals: Totals,
+    /// The losses of its layers, and what routers did.
+    pub(super) layers: ObjectiveReport,
+    /// What it did.
+    pub(super) summary: StepSummary,
+}
+
 /// A model that is being trained.
 pub(super) trait Learner {
     /// Takes a step of these micro-batches.
-    fn learn(&mut self, batches: &[Batch]) -> Result<(Totals, StepSummary), TrainError>;
+    fn learn(&mut self, batches: &[Batch]) -> Result<Learnt, TrainError>;
 
     /// As [`Trainer::evaluate`].
     fn evaluate(&self, batch: &Batch) -> Result<Evaluated, TrainError>;
@@ -97,12 +108,12 @@ where
     B: ModelBackend + AutodiffBackend,
     B::InnerBackend: ModelBackend,
 {
-    fn learn(&mut self, batches: &[Batch]) -> Result<(Totals, StepSummary), TrainError> {
+    fn learn(&mut self, batches: &[Batch]) -> Result<Learnt, TrainError> {
         let gradients = self.trainer().gradients(batches)?;
-        let totals = gradients.totals;
+        let (totals, layers) = (gradients.totals, gradients.layers.clone());
         let (trainer, summary) = self.take().step(gradients)?;
         self.trainer = Some(trainer);
-        Ok((totals, summary))
+        Ok(Learnt { totals, layers, summary })
     }
 
     fn evaluate(&self, batch: &Batch) -> Result<Evaluated, TrainError> {

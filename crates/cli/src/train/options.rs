@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use dsv41_config::Config;
 use dsv41_train::{
     data::{BatchLayout, LongLines, Manner, alignment, tasks},
+    objective::ObjectiveSettings,
     optimiser::{DecayShape, OptimiserSettings, Schedule},
     trainer::{Recompute, Rounding, TrainerSettings},
 };
@@ -134,6 +135,18 @@ struct RunArgs {
     /// of the options above.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["optimizer", "rate", "weight_decay", "clip", "schedule", "warm_up", "decay", "floor"])]
     optimizer_settings: Option<PathBuf>,
+    /// Weight of the loss that balances experts over each sequence.
+    #[arg(long, value_name = "W", default_value_t = ObjectiveSettings::default().balance)]
+    balance_loss: f64,
+    /// Weight of the loss on the squares of the routers' normalisers.
+    #[arg(long, value_name = "W", default_value_t = ObjectiveSettings::default().router_z)]
+    router_z_loss: f64,
+    /// Weight of the loss by which indexers learn what attention attends.
+    #[arg(long, value_name = "W", default_value_t = ObjectiveSettings::default().indexer)]
+    indexer_loss: f64,
+    /// How far each step moves the routers' biases against the load of experts.
+    #[arg(long, value_name = "RATE", default_value_t = ObjectiveSettings::default().router_bias_rate)]
+    router_bias_rate: f64,
     /// Coefficient of the squared normaliser in the cross entropy.
     #[arg(long, value_name = "Z", default_value_t = 0.0)]
     z_loss: f64,
@@ -334,6 +347,12 @@ impl RunArgs {
                 recompute: match self.recompute {
                     RecomputeArg::None => Recompute::None,
                     RecomputeArg::Blocks => Recompute::Blocks,
+                },
+                objective: ObjectiveSettings {
+                    balance: self.balance_loss,
+                    router_z: self.router_z_loss,
+                    indexer: self.indexer_loss,
+                    router_bias_rate: self.router_bias_rate,
                 },
                 z_loss: self.z_loss,
             },

@@ -15,7 +15,7 @@ use dsv41_train::{
 
 use super::{
     display::Display,
-    learner::Learner,
+    learner::{Learner, Learnt},
     plan::RunPlan,
     source::{self, Source},
 };
@@ -146,7 +146,7 @@ impl<'a> Session<'a> {
             .map(|_| self.stream.next().expect("a stream of batches has no end"))
             .collect::<Result<Vec<Batch>, _>>()?;
         let started = Instant::now();
-        let (totals, summary) = self.learner.learn(&batches)?;
+        let Learnt { totals, layers, summary } = self.learner.learn(&batches)?;
         let seconds = started.elapsed().as_secs_f64();
         let tokens: usize = batches.iter().map(|batch| batch.counts().tokens).sum();
 
@@ -157,13 +157,14 @@ impl<'a> Session<'a> {
             step: summary.step,
             tokens: self.tokens,
             loss: totals.mean(),
+            routers: layers.routers(),
+            auxiliary_losses: layers.losses,
             learning_rates: self.learning_rates(summary.step),
             gradient_norm: summary.gradient_norm,
             tokens_per_second: tokens as f64 / seconds.max(1e-9),
             seconds,
             evaluation,
             peak_memory: memory::peak(),
-            ..StepMetrics::default()
         };
         self.metrics.append(&metrics)?;
         self.report.add(&metrics);

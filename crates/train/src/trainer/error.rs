@@ -3,7 +3,7 @@ use std::{fmt, io, path::PathBuf};
 use dsv41::ModelError;
 
 use super::diagnosis::Activations;
-use crate::{losses::LossError, optimiser::OptimiserError};
+use crate::{losses::LossError, objective::ObjectiveError, optimiser::OptimiserError, router_bias::RouterBiasError};
 
 /// Why a model cannot be trained on.
 #[derive(Debug, thiserror::Error)]
@@ -14,6 +14,12 @@ pub enum TrainError {
     /// The loss cannot be taken.
     #[error(transparent)]
     Loss(#[from] LossError),
+    /// The losses of the layers cannot be taken.
+    #[error(transparent)]
+    Objective(#[from] ObjectiveError),
+    /// The router's biases cannot be moved.
+    #[error(transparent)]
+    RouterBias(#[from] RouterBiasError),
     /// The optimiser cannot be made, step, or have its state stored.
     #[error(transparent)]
     Optimiser(#[from] OptimiserError),

@@ -23,9 +23,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     data::Batch,
-    losses::{CrossEntropy, Totals},
+    losses::{CrossEntropy, Sequences, Totals},
+    objective::{ObjectiveReport, TrainingObjective},
     optimiser::{GroupedOptimiser, NamedParameter, OptimiserError, ParameterGroup, group_of},
-    weights,
+    router_bias, weights,
 };
 
 pub use diagnosis::{Activation, Activations};
@@ -42,6 +43,8 @@ pub struct Trainer<B: AutodiffBackend> {
     model: Transformer<B>,
     optimiser: GroupedOptimiser<B>,
     settings: TrainerSettings,
+    /// Whether biases of routers are among what is trained.
+    moves_biases: bool,
     /// Steps done.
     steps: u64,
 }
@@ -52,6 +55,8 @@ pub struct StepGradients {
     gradients: GradientsParams,
     /// The cross entropy of all micro-batches.
     pub totals: Totals,
+    /// The losses of their layers, and what routers did.
+    pub layers: ObjectiveReport,
     lines: Vec<usize>,
 }
 
@@ -91,13 +96,16 @@ where
     /// When a setting is out of its range or a parameter has no group.
     pub fn new(model: Transformer<B>, settings: TrainerSettings) -> Result<Self, TrainError> {
         let trained = weights::trained(&model);
+        settings.objective.validate()?;
+        let moves_biases = settings.objective.router_bias_rate > 0.0
+            && trained.iter().any(|parameter| parameter.name.ends_with(".ffn.gate.bias"));
         let named = trained.into_iter().map(|parameter| NamedParameter {
             id: parameter.id,
             name: parameter.name,
             dims: parameter.dims,
         });
         let optimiser = GroupedOptimiser::new(settings.optimiser, named)?;
-        Ok(Self { model, optimiser, settings, steps: 0 })
+        Ok(Self { model, optimiser, settings, moves_biases, steps: 0 })
     }
 
     /// The model as it is now.
@@ -140,21 +148,30 @@ where
         if targets == 0 {
             return Err(TrainError::NoTargets { step: self.steps + 1, lines });
         }
+        let tokens: usize = batches.iter().map(|batch| batch.counts().tokens).sum();
         let mut accumulator = GradientsAccumulator::new();
-        let mut totals = Totals::default();
+        let (mut totals, mut layers) = (Totals::default(), ObjectiveReport::default());
         for batch in batches {
-            let (own, gradients) = self.micro_batch(batch, targets as f64)?;
+            let share = batch.counts().tokens as f64 / tokens as f64;
+            let mut objective = TrainingObjective::new(&self.settings.objective, Sequences::of_batch(batch), share)?;
+            let (own, gradients) = self.micro_batch(batch, targets as f64, &mut objective)?;
             if !own.nats.is_finite() {
                 return Err(self.not_finite(batch, own));
             }
             totals += own;
+            layers.merge(objective.finish()?);
             accumulator.accumulate(&self.model, gradients);
         }
-        Ok(StepGradients { gradients: accumulator.grads(), totals, lines })
+        Ok(StepGradients { gradients: accumulator.grads(), totals, layers, lines })
     }
 
     /// One micro-batch's share of the step's loss, and its gradients.
-    fn micro_batch(&self, batch: &Batch, denominator: f64) -> Result<(Totals, GradientsParams), TrainError> {
+    fn micro_batch(
+        &self,
+        batch: &Batch,
+        denominator: f64,
+        objective: &mut TrainingObjective<B>,
+    ) -> Result<(Totals, GradientsParams), TrainError> {
         let targets: Vec<Option<u32>> = batch.targets.iter().flatten().copied().collect();
         let cross_entropy =
             CrossEntropy { z_loss: self.settings.z_loss, denominator: Some(denominator), ..CrossEntropy::default() };
@@ -169,13 +186,18 @@ where
         let documents = Some(&batch.documents[..]);
         let gradients = match self.settings.recompute {
             Recompute::None => {
-                let call = Call { numerics, documents, ..Call::default() };
+                let call = Call { numerics, documents, objective: Some(&mut *objective), ..Call::default() };
                 let states = self.model.forward_states(&batch.tokens, None, call)?;
-                GradientsParams::from_grads(loss(states.x)?.backward(), &self.model)
+                let loss = loss(states.x)?;
+                let loss = match objective.take_loss() {
+                    Some(terms) => loss + terms,
+                    None => loss,
+                };
+                GradientsParams::from_grads(loss.backward(), &self.model)
             }
             Recompute::Blocks => {
                 let call = BlockCall { numerics, documents, ..BlockCall::default() };
-                self.model.gradients_by_block(&batch.tokens, call, &mut NoObjective, loss)?
+                self.model.gradients_by_block(&batch.tokens, call, objective, loss)?
             }
         };
         Ok((totals, gradients))
@@ -204,13 +226,16 @@ where
     /// # Errors
     /// When a gradient is not finite or does not belong to the model.
     pub fn step(mut self, gradients: StepGradients) -> Result<(Self, StepSummary), TrainError> {
-        let StepGradients { mut gradients, lines, .. } = gradients;
+        let StepGradients { mut gradients, layers, lines, .. } = gradients;
         let step = self.steps + 1;
         let norm = self.optimiser.clip(&self.model, &mut gradients, 0.0).map_err(|error| match error {
             OptimiserError::NonFiniteNorm { norm } => TrainError::NonFiniteGradients { step, norm, lines },
             other => other.into(),
         })?;
         self.model = self.optimiser.step(self.model, gradients, self.steps)?;
+        if self.moves_biases {
+            router_bias::update(&mut self.model, &layers.loads, self.settings.objective.router_bias_rate)?;
+        }
         self.steps = step;
         Ok((self, StepSummary { step, gradient_norm: norm.norm }))
     }
@@ -271,8 +296,3 @@ impl TrainError {
         Self::Json { file: PathBuf::from(path), source }
     }
 }
-
-/// Nothing but the loss.
-struct NoObjective;
-
-impl<B: AutodiffBackend> Objective<B> for NoObjective {}

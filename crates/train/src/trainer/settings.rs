@@ -3,7 +3,7 @@
 use dsv41::Numerics;
 use serde::{Deserialize, Serialize};
 
-use crate::optimiser::OptimiserSettings;
+use crate::{objective::ObjectiveSettings, optimiser::OptimiserSettings};
 
 /// How a model is trained.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -17,6 +17,9 @@ pub struct TrainerSettings {
     /// What is computed again for the backward pass.
     #[serde(default)]
     pub recompute: Recompute,
+    /// What is minimised besides the cross entropy.
+    #[serde(default)]
+    pub objective: ObjectiveSettings,
     /// The coefficient of the cross entropy's squared normaliser, 0 for none; see
     /// [`CrossEntropy`](crate::losses::CrossEntropy).
     #[serde(default)]
