@@ -6,7 +6,7 @@ use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
     optim::GradientsParams,
     tensor::{
-        Tensor, TensorData,
+        DType, Element, Tensor, TensorData,
         backend::{AutodiffBackend, Backend},
     },
 };
@@ -61,23 +61,37 @@ impl Parameter {
         data
     }
 
-    /// What [`Self::to_stored`] gave, as it lies in memory.
+    /// What [`Self::to_stored`] gave, as it lies in memory: not a view of it, so that products sum in the same order as
+    /// before.
     ///
     /// # Panics
-    /// When the axes are not [`Self::stored_dims`].
+    /// When the axes are not [`Self::stored_dims`], or values are no floats.
     pub fn from_stored<B: Backend, const D: usize>(&self, data: TensorData, device: &B::Device) -> Tensor<B, D> {
         assert_eq!(*data.shape, self.stored_dims(), "`{}` in the axes of its file", self.name);
-        let options = (device, data.dtype);
-        match (self.layout, self.dims.as_slice()) {
-            (Layout::AsStored, _) => Tensor::from_data(data, options),
-            (Layout::Transposed, _) => Tensor::from_data(data, options).swap_dims(D - 2, D - 1),
-            (Layout::Grouped, &[groups, d_input, d_output]) => Tensor::<B, 2>::from_data(data, options)
-                .reshape([groups, d_output, d_input])
-                .swap_dims(1, 2)
-                .reshape(std::array::from_fn::<usize, D, _>(|axis| self.dims[axis])),
-            (Layout::Grouped, dims) => unreachable!("`{}` has groups and axes {dims:?}", self.name),
-        }
+        let dtype = data.dtype;
+        let data = match dtype {
+            DType::F64 => self.in_memory::<f64>(&data),
+            _ => self.in_memory::<f32>(&data),
+        };
+        Tensor::from_data(data, (device, dtype))
     }
+
+    fn in_memory<T: Element>(&self, stored: &TensorData) -> TensorData {
+        let values: Vec<T> = stored.iter().collect();
+        let values = match (self.layout, self.dims.as_slice()) {
+            (Layout::Transposed, &[columns, _]) => transpose(&values, columns),
+            (Layout::Grouped, &[_, columns, rows]) => {
+                values.chunks_exact(rows * columns).flat_map(|group| transpose(group, columns)).collect()
+            }
+            _ => values,
+        };
+        TensorData::new(values, self.dims.clone())
+    }
+}
+
+/// A matrix whose rows have so many `columns`, column by column.
+pub(crate) fn transpose<T: Copy>(stored: &[T], columns: usize) -> Vec<T> {
+    (0..columns).flat_map(|column| stored[column..].iter().step_by(columns).copied()).collect()
 }
 
 /// FNV-1a of the name's bytes, 64 bits.

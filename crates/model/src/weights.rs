@@ -11,7 +11,7 @@ use dsv41_quant::{PackedMatrix, kernel::Activations, op::PackedOps};
 use crate::{
     ModelError,
     linear::{GroupedWeight, LinearWeight, PackedWeight},
-    parameters::{Layout, Parameter},
+    parameters::{Layout, Parameter, transpose},
     table::RowSource,
 };
 
@@ -182,8 +182,4 @@ impl<B: PackedOps> Loader<'_, B> {
     fn packed_weight(&self, matrix: PackedMatrix) -> PackedWeight<B> {
         PackedWeight::new(matrix, self.options.activations, self.device)
     }
-}
-
-fn transpose(stored: &[f32], columns: usize) -> Vec<f32> {
-    (0..columns).flat_map(|column| stored[column..].iter().step_by(columns).copied()).collect()
 }

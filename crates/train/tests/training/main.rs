@@ -1,4 +1,4 @@
-//! The objective of training on whole models.
+//! Training of whole models: its objective, and the trainer.
 
 mod bias;
 mod blocks;
@@ -6,3 +6,4 @@ mod blocks;
 mod common;
 mod gradients;
 mod setup;
+mod trainer;
