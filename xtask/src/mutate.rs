@@ -20,7 +20,7 @@ use workshop::{Run, Workshop};
 /// Break the model on purpose, one defect after another, and see that the goldens notice each.
 ///
 /// Works on a copy of the checkout under the target folder and changes nothing else: every defect is an edit of a few
-/// words there, after which the model is built again and checked, fed and free, on flex. Exit code 0 when every defect
+/// words there, after which the model is built again and checked, fed and free, on ndarray. Exit code 0 when every defect
 /// was noticed, 1 when one was not, 2 when there is nothing to compare with: the copy does not build or pass unedited.
 #[derive(Debug, Args)]
 pub struct MutateArgs {
@@ -198,7 +198,7 @@ fn markdown(findings: &[(&Defect, Finding)], goldens: &BTreeSet<String>) -> Stri
         "# Defects that the goldens notice
 
 `cargo xtask mutate --markdown` wrote this page. It copies the checkout, makes one edit at a time in the copy's
-`crates/model/src`, builds that model and runs `cargo xtask golden --device flex --checks fed,free` with it; the
+`crates/model/src`, builds that model and runs `cargo xtask golden --device ndarray --checks fed,free` with it; the
 unedited copy passes. Each edit below is one way to get the graph wrong, most of them seen in other implementations.
 *Noticed by* lists the goldens of which a check failed; *first breach* is the first capture, in the order of the
 computation, of the first of these goldens, and *breaches* counts the captures (and choices) of all of them that broke a

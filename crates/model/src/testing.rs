@@ -23,6 +23,11 @@ pub(crate) fn check_op_of_first<O: CustomOp<N>, const N: usize>(op: &O, inputs: 
     check(op, inputs, 1);
 }
 
+/// [`check_op`] of an operation that passes no gradient.
+pub(crate) fn check_op_of_none<O: CustomOp<N>, const N: usize>(op: &O, inputs: [TensorData; N]) {
+    check(op, inputs, 0);
+}
+
 fn check<O: CustomOp<N>, const N: usize>(op: &O, inputs: [TensorData; N], differentiable: usize) {
     let forward = |inputs: &[TensorData; N]| values::<Flex>(op.forward::<Flex>(tensors::<Flex, N>(inputs)));
     let composed = op.forward::<NdArray<f64>>(tensors::<NdArray<f64>, N>(&inputs));

@@ -62,16 +62,16 @@ pub(super) const DEFECTS: &[Defect] = &[
     Defect {
         name: "norm-one-plus-w",
         what: "norm weights taken as 1 + w",
-        file: "norm.rs",
-        from: "self.weight.val().unsqueeze::<D>() * (x * scale)",
-        to: "self.weight.val().add_scalar(1.0).unsqueeze::<D>() * (x * scale)",
+        file: "norm/mod.rs",
+        from: "into_primitive(self.weight.val())",
+        to: "into_primitive(self.weight.val().add_scalar(1.0))",
     },
     Defect {
         name: "norm-eps-corrected",
         what: "the usual 1e-6 whatever norm_eps says",
-        file: "norm.rs",
-        from: "add_scalar(eps)",
-        to: "add_scalar(1e-6)",
+        file: "norm/mod.rs",
+        from: "Normalise { eps: self.eps }",
+        to: "Normalise { eps: 1e-6 }",
     },
     Defect {
         name: "query-normed-per-head",
@@ -83,7 +83,7 @@ pub(super) const DEFECTS: &[Defect] = &[
     Defect {
         name: "rope-halves",
         what: "channels i and i + r/2 rotate together, not 2i and 2i + 1",
-        file: "attention/rope.rs",
+        file: "attention/rope/op.rs",
         from: ".reshape([batch, seq, heads, pairs, 2]);
     let even = rotating.clone().narrow(4, 0, 1);
     let odd = rotating.narrow(4, 1, 1);
@@ -107,7 +107,7 @@ pub(super) const DEFECTS: &[Defect] = &[
     Defect {
         name: "yarn-left-out",
         what: "compressed layers' low frequencies are not divided",
-        file: "attention/rope.rs",
+        file: "attention/rope/mod.rs",
         from: "if config.original_seq_len > 0 {",
         to: "if config.original_seq_len == usize::MAX {",
     },
@@ -315,7 +315,7 @@ pub(super) const DEFECTS: &[Defect] = &[
     Defect {
         name: "engram-gate-without-sign",
         what: "the gate takes the root of the product's magnitude without its sign",
-        file: "engram/mod.rs",
+        file: "engram/gate.rs",
         from: "root.clone().mask_where(negative, root.neg())",
         to: "root.clone().mask_where(negative, root)",
     },

@@ -85,7 +85,7 @@ impl Workshop {
         }
 
         let mut golden = Command::new(self.target.join("debug/xtask").with_extension(std::env::consts::EXE_EXTENSION));
-        golden.args(["golden", "--device", "flex", "--checks", "fed,free", "--json"]);
+        golden.args(["golden", "--device", "ndarray", "--checks", "fed,free", "--json"]);
         let checked = output(&mut golden)?;
         let report = || serde_json::from_slice(&checked.stdout).context("cargo xtask golden --json");
         Ok(match checked.status.code() {

@@ -111,13 +111,13 @@ struct RunArgs {
     #[arg(long, value_enum, default_value_t = OptimizerArg::Adamw)]
     optimizer: OptimizerArg,
     /// Peak learning rate of matrices; other groups keep their ratio to it.
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
     rate: Option<f64>,
     /// Weight decay of matrices.
-    #[arg(long, value_name = "D")]
+    #[arg(long, value_name = "D", allow_negative_numbers = true)]
     weight_decay: Option<f32>,
     /// Largest norm of all gradients together; 0 for no limit.
-    #[arg(long, value_name = "NORM", default_value_t = 1.0)]
+    #[arg(long, value_name = "NORM", default_value_t = 1.0, allow_negative_numbers = true)]
     clip: f64,
     /// How the rate goes on after the warm-up.
     #[arg(long, value_enum, default_value_t = ScheduleArg::Cosine)]
@@ -129,26 +129,26 @@ struct RunArgs {
     #[arg(long, value_name = "N")]
     decay: Option<u64>,
     /// What the rate falls to, as a share of its peak.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, allow_negative_numbers = true)]
     floor: f64,
     /// Settings of every group of parameters, as JSON with the keys of a run's config.json at trainer.optimiser, instead
     /// of the options above.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["optimizer", "rate", "weight_decay", "clip", "schedule", "warm_up", "decay", "floor"])]
     optimizer_settings: Option<PathBuf>,
     /// Weight of the loss that balances experts over each sequence.
-    #[arg(long, value_name = "W", default_value_t = ObjectiveSettings::default().balance)]
+    #[arg(long, value_name = "W", default_value_t = ObjectiveSettings::default().balance, allow_negative_numbers = true)]
     balance_loss: f64,
     /// Weight of the loss on the squares of the routers' normalisers.
-    #[arg(long, value_name = "W", default_value_t = ObjectiveSettings::default().router_z)]
+    #[arg(long, value_name = "W", default_value_t = ObjectiveSettings::default().router_z, allow_negative_numbers = true)]
     router_z_loss: f64,
     /// Weight of the loss by which indexers learn what attention attends.
-    #[arg(long, value_name = "W", default_value_t = ObjectiveSettings::default().indexer)]
+    #[arg(long, value_name = "W", default_value_t = ObjectiveSettings::default().indexer, allow_negative_numbers = true)]
     indexer_loss: f64,
     /// How far each step moves the routers' biases against the load of experts.
-    #[arg(long, value_name = "RATE", default_value_t = ObjectiveSettings::default().router_bias_rate)]
+    #[arg(long, value_name = "RATE", default_value_t = ObjectiveSettings::default().router_bias_rate, allow_negative_numbers = true)]
     router_bias_rate: f64,
     /// Coefficient of the squared normaliser in the cross entropy.
-    #[arg(long, value_name = "Z", default_value_t = 0.0)]
+    #[arg(long, value_name = "Z", default_value_t = 0.0, allow_negative_numbers = true)]
     z_loss: f64,
     /// Where the forward pass rounds: nowhere, or where the released kernels do, with gradients straight through.
     #[arg(long, value_enum, default_value_t = RoundingArg::None)]

@@ -1,5 +1,6 @@
 //! Engram: table rows looked up by hashed n-grams, gated into every copy of the stream.
 
+mod gate;
 mod hash;
 
 use burn::{
@@ -7,21 +8,18 @@ use burn::{
     tensor::{Tensor, backend::Backend},
 };
 use dsv41_config::Config;
+use dsv41_ops::{custom, into_primitive};
 
+use self::gate::Gate;
 pub use hash::NgramHasher;
 
 use crate::{
     ModelBackend, ModelError,
-    activation::sigmoid,
     linear::{Linear, LinearInput},
-    norm::inverse_rms,
     pass::Pass,
     table::Table,
     weights::Loader,
 };
-
-/// Smallest magnitude whose square root the gate takes.
-const DOT_FLOOR: f64 = 1e-6;
 
 /// The engram of one layer.
 #[derive(Module, Debug)]
@@ -86,21 +84,15 @@ impl<B: ModelBackend> Engram<B> {
 
         let kv = self.wkv.forward(looked_up.reshape([batch, seq, slots * width]), numerics);
         pass.record(layer, "engram_kv", &kv);
-        let keys = kv.clone().narrow(2, 0, copies * dim).reshape([batch, seq, copies, dim]);
-        let value = kv.narrow(2, copies * dim, dim).unsqueeze_dim::<4>(2);
-
-        let weight = (self.q_weight.val() * self.k_weight.val()).unsqueeze::<4>();
-        let dot = (h.clone() * weight * keys.clone()).sum_dim(3)
-            * inverse_rms(h.clone(), self.norm_eps)
-            * inverse_rms(keys, self.norm_eps);
-        let gate = sigmoid(signed_sqrt(dot.mul_scalar((dim as f64).powf(-0.5))));
-        Ok(numerics.bf16(h + gate * value))
+        let keys = kv.clone().narrow(2, 0, copies * dim).reshape([batch * seq, copies, dim]);
+        let value = kv.narrow(2, copies * dim, dim).reshape([batch * seq, dim]);
+        let inputs = [
+            into_primitive::<B, 3>(h.reshape([batch * seq, copies, dim])),
+            into_primitive(keys),
+            into_primitive(value),
+            into_primitive(self.q_weight.val() * self.k_weight.val()),
+        ];
+        let gated = custom::<B, _, 4, 3>(Gate { eps: self.norm_eps }, inputs);
+        Ok(numerics.bf16(gated.reshape([batch, seq, copies, dim])))
     }
-}
-
-/// `copysign(sqrt(max(|x|, 1e-6)), x)`
-fn signed_sqrt<B: Backend>(x: Tensor<B, 4>) -> Tensor<B, 4> {
-    let negative = x.clone().lower_elem(0.0);
-    let root = x.abs().clamp_min(DOT_FLOOR).sqrt();
-    root.clone().mask_where(negative, root.neg())
 }

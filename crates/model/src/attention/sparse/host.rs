@@ -14,29 +14,29 @@ const PARTS: usize = 2;
 
 /// The shape of a call.
 #[derive(Clone, Copy)]
-struct Shape {
-    seq: usize,
-    heads: usize,
-    width: usize,
+pub(super) struct Shape {
+    pub(super) seq: usize,
+    pub(super) heads: usize,
+    pub(super) width: usize,
     /// Keys of a sequence.
-    keys: usize,
+    pub(super) keys: usize,
 }
 
 /// What one head of a query attends.
-struct Head<T> {
+pub(super) struct Head<T> {
     /// Of each entry of the list; absent ones are left out.
-    weights: Vec<T>,
+    pub(super) weights: Vec<T>,
     /// What the sink takes.
     sink: T,
 }
 
 impl<T: HostFloat> Head<T> {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { weights: Vec::new(), sink: T::zero() }
     }
 
     /// The softmax of a query's scores and the sink.
-    fn attend<'a>(&mut self, query: &[T], keys: impl Iterator<Item = &'a [T]>, sink: T, scale: T)
+    pub(super) fn attend<'a>(&mut self, query: &[T], keys: impl Iterator<Item = &'a [T]>, sink: T, scale: T)
     where
         T: 'a,
     {
@@ -61,7 +61,7 @@ impl SparseAttention {
 }
 
 impl Shape {
-    fn of<T>(query: View<'_, T>, keys: View<'_, T>) -> Option<Self> {
+    pub(super) fn of<T>(query: View<'_, T>, keys: View<'_, T>) -> Option<Self> {
         let (&[_, seq, heads, width], &[_, keys, _]) = (query.dims, keys.dims) else { return None };
         Some(Self { seq, heads, width, keys })
     }

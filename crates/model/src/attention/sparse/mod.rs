@@ -4,13 +4,15 @@ mod host;
 mod op;
 mod softmax;
 mod tiles;
+mod weights;
 
-use burn::tensor::{Tensor, backend::Backend};
+use burn::tensor::Tensor;
 use dsv41_ops::{CustomOps, constant, custom, into_primitive};
 
 use crate::Numerics;
 use op::SparseAttention;
-use tiles::{TILE_ELEMENTS, Tiles};
+use tiles::TILE_ELEMENTS;
+use weights::SummedWeights;
 
 /// Which keys each query attends.
 #[derive(Debug, Clone)]
@@ -53,26 +55,15 @@ pub fn sparse_attention<B: CustomOps>(
 /// without gradient. With what the sinks take, a query's weights sum to H; entries of -1 have none.
 ///
 /// The tensors are those of [`sparse_attention`].
-pub fn attention_weights<B: Backend>(
+pub fn attention_weights<B: CustomOps>(
     query: Tensor<B, 4>,
     keys: Tensor<B, 3>,
     lists: &KeyLists,
     sink: Tensor<B, 1>,
 ) -> Tensor<B, 2> {
-    weights_by_tiles(constant(query), constant(keys), lists, constant(sink), TILE_ELEMENTS)
-}
-
-fn weights_by_tiles<B: Backend>(
-    query: Tensor<B, 4>,
-    keys: Tensor<B, 3>,
-    lists: &KeyLists,
-    sink: Tensor<B, 1>,
-    tile_elements: usize,
-) -> Tensor<B, 2> {
-    let softmax = softmax::Softmax::new(sink, Numerics::Full, false);
-    let tiles = Tiles::new(query, keys, lists, tile_elements);
-    let weights = tiles.iter().map(|tile| softmax.weights(&tile).exact.sum_dim(1).squeeze_dim::<2>(1)).collect();
-    Tensor::cat(weights, 0)
+    let weights = SummedWeights { lists: lists.clone(), tile_elements: TILE_ELEMENTS };
+    let inputs = [into_primitive(constant(query)), into_primitive(constant(keys)), into_primitive(constant(sink))];
+    custom(weights, inputs)
 }
 
 #[cfg(test)]

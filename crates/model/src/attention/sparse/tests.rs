@@ -1,6 +1,9 @@
 use burn::{
     backend::{Autodiff, Flex, NdArray, autodiff::checkpoint::strategy::BalancedCheckpointing},
-    tensor::{DType, TensorData, backend::AutodiffBackend},
+    tensor::{
+        DType, TensorData,
+        backend::{AutodiffBackend, Backend},
+    },
 };
 
 use super::*;
@@ -212,14 +215,14 @@ fn weights_are_shares_of_lists_and_sink() {
     }
 }
 
-/// By tiles too, multiplying keys by one head's weights gives what that head attends.
+/// Multiplying keys by one head's weights gives what that head attends.
 #[test]
 fn weights_of_one_head_make_its_result() {
     let (query, keys, sink) = inputs::<NdArray<f64>>(DType::F64);
     let (query, sink) = (query.narrow(2, 1, 1), sink.narrow(0, 1, 1));
     let lists = lists();
     let expected = sparse_attention(query.clone(), keys.clone(), &lists, sink.clone(), Numerics::Full, true);
-    let weights = weights_by_tiles(query, keys.clone(), &lists, sink, SMALL_TILES);
+    let weights = attention_weights(query, keys.clone(), &lists, sink);
     assert_eq!(weights.dims(), [BATCH * SEQ, LISTED]);
 
     let (weights, keys) = (weights.into_data(), keys.into_data());
@@ -248,4 +251,13 @@ fn kernels_and_gradients_are_those_of_the_composed_operations() {
         tile_elements: 8,
     };
     check_op(&attention, [numbers(&[2, 3, 2, 4], 0.1), numbers(&[2, 5, 4], 0.2), numbers(&[2], 0.3)]);
+}
+
+#[test]
+fn the_kernel_of_the_weights_is_the_composed_operation() {
+    use crate::testing::{check_op_of_none, numbers};
+
+    let rows = vec![0, 2, 2, NONE, NONE, NONE, NONE, 4, 1, 3, NONE, 0, 4, 3, 2, 1, 0, 0];
+    let weights = weights::SummedWeights { lists: KeyLists { rows, width: 3 }, tile_elements: 8 };
+    check_op_of_none(&weights, [numbers(&[2, 3, 2, 4], 0.1), numbers(&[2, 5, 4], 0.2), numbers(&[2], 0.3)]);
 }
