@@ -49,6 +49,14 @@ impl<B: Backend> LowRank<B> {
         }
     }
 
+    /// Makes room for another adapter of the same linear layer: stops training, and goes by ids of its place among those
+    /// retired, because the names' own ids are those of the adapter that trains.
+    pub(crate) fn retire(self, linear: &str, place: usize) -> Self {
+        let Self { a, b, scale, dropout: _ } = self.no_grad();
+        let [of_a, of_b] = parameters_of(&format!("{linear}.{place}"), a.dims(), b.dims());
+        Self { a: Param::initialized(of_a.id, a.val()), b: Param::initialized(of_b.id, b.val()), scale, dropout: None }
+    }
+
     /// What is known of the adapter's parameters, `LINEAR.lora_a` and `LINEAR.lora_b`. Files hold them as `[r, in]` and
     /// `[out, r]`.
     pub fn parameters(&self, linear: &str) -> [Parameter; 2] {

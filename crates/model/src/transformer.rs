@@ -149,6 +149,15 @@ impl<B: ModelBackend> Transformer<B> {
         linears
     }
 
+    /// Stops everything from training, adapters so far included: what [`Self::adapt`] adds from now on trains alone, and
+    /// [`Self::parameters`] lists nothing else.
+    pub fn freeze(&mut self) {
+        // Parameters change by being mapped; a clone shares their values.
+        *self = self.clone().no_grad();
+        self.linears_mut().into_iter().flat_map(|linear| &mut linear.adapters).for_each(|it| it.set_dropout(None));
+        self.shape.parameters.clear();
+    }
+
     /// Adds an adapter to every linear layer for which `make` has one, besides those already there. Its parameters
     /// replace earlier ones of the same layer in [`Self::parameters`]: only the last adapter of a layer trains, and the
     /// earlier ones stop requiring gradients.
@@ -160,7 +169,8 @@ impl<B: ModelBackend> Transformer<B> {
             let new = adapter.parameters(linear.name());
             parameters.retain(|parameter| new.iter().all(|new| new.id != parameter.id));
             parameters.extend(new);
-            linear.adapters = std::mem::take(&mut linear.adapters).no_grad();
+            let earlier = std::mem::take(&mut linear.adapters).into_iter().enumerate();
+            linear.adapters = earlier.map(|(place, adapter)| adapter.retire(linear.name(), place)).collect();
             linear.adapters.push(adapter);
         }
         self.shape.parameters = parameters;
@@ -172,7 +182,8 @@ impl<B: ModelBackend> Transformer<B> {
         &self.shape.topology
     }
 
-    /// What is known of the parameters, in the order of loading. Packed matrices and tables read by row have none.
+    /// What is known of the parameters, in the order of loading, or since [`Self::freeze`]. Packed matrices and tables read
+    /// by row have none.
     pub fn parameters(&self) -> &[Parameter] {
         &self.shape.parameters
     }

@@ -1,5 +1,7 @@
-//! Training of DeepSeek-V4.1: losses, optimiser groups, data, run directories, and the trainer that brings them together.
+//! Training of DeepSeek-V4.1: losses, adapters, optimiser groups, data, run directories, and the trainer that brings them
+//! together.
 
+pub mod adapters;
 pub mod data;
 mod initial;
 pub mod losses;

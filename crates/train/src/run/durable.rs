@@ -10,7 +10,7 @@ use super::{Notice, RunError};
 const PARTIAL: &str = ".partial-";
 
 /// The name beside its own under which something is written.
-pub(super) fn partial(path: &Path) -> PathBuf {
+pub(crate) fn partial(path: &Path) -> PathBuf {
     hidden(path, PARTIAL)
 }
 
@@ -27,7 +27,7 @@ pub(super) fn replace(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> i
 }
 
 /// Writes a new file and waits until it is on disk.
-pub(super) fn write_synced(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> io::Result<()> {
+pub(crate) fn write_synced(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> io::Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
     write(&mut file)?;
     file.flush()?;
@@ -40,7 +40,7 @@ pub(super) fn rename(from: &Path, to: &Path) -> Result<(), RunError> {
 }
 
 /// Waits until the names in a folder are on disk, where folders can be opened.
-pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
+pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
@@ -58,7 +58,7 @@ pub(super) fn remove_folder(path: &Path) -> Result<(), RunError> {
 }
 
 /// Removes a folder that may not be there.
-pub(super) fn remove_folder_if_any(path: &Path) -> io::Result<()> {
+pub(crate) fn remove_folder_if_any(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -87,11 +87,13 @@ pub(super) fn is_partial(name: &str) -> bool {
     name.starts_with(PARTIAL)
 }
 
-fn hidden(path: &Path, prefix: &str) -> PathBuf {
+/// The name beside its own that has a prefix more.
+pub(crate) fn hidden(path: &Path, prefix: &str) -> PathBuf {
     path.with_file_name(format!("{prefix}{}", path.file_name().unwrap_or_default().to_string_lossy()))
 }
 
-fn folder(path: &Path) -> &Path {
+/// The folder of a path.
+pub(crate) fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

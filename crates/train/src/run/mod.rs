@@ -12,7 +12,7 @@
 
 mod checkpoints;
 mod directory;
-mod durable;
+pub(crate) mod durable;
 mod error;
 mod metrics;
 mod metrics_log;
