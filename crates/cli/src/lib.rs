@@ -1,8 +1,10 @@
 //! What the `dsv41` command is made of, for other programs of the workspace.
 
+pub mod adapters;
 pub mod bench;
 pub mod convert;
 pub mod device;
+pub mod export;
 pub mod generate;
 pub mod inspect;
 mod interrupt;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use dsv41_cli::bench::{self, BenchArgs};
 use dsv41_cli::convert::{self, ConvertArgs, MakeTinyArgs};
+use dsv41_cli::export::{self, ExportArgs};
 use dsv41_cli::generate::{self, GenerateArgs};
 use dsv41_cli::inspect::{self, InspectArgs};
 use dsv41_cli::message::one_line;
@@ -37,6 +38,10 @@ enum Command {
     Generate(Box<GenerateArgs>),
     /// Write a model as GGUF, in types chosen by part.
     Convert(ConvertArgs),
+    /// Write a GGUF file with adapters added up into its matrices.
+    ///
+    /// Everything else is copied. The report says what rounding the sums to the types of the file has cost.
+    Export(ExportArgs),
     /// Make a GGUF file of any shape with weights made from their names, for tests and benchmarks.
     MakeTiny(MakeTinyArgs),
     /// Train a small model from random weights.
@@ -68,6 +73,7 @@ fn run(cli: Cli) -> anyhow::Result<String> {
         Command::Inspect(args) => Ok(inspect::run(&args)?),
         Command::Generate(args) => generate::run(&args).map(|()| String::new()),
         Command::Convert(args) => convert::run_convert(&args),
+        Command::Export(args) => export::run(&args),
         Command::MakeTiny(args) => convert::run_make_tiny(&args),
         Command::Train(args) => train::run_train(&args).map(|()| String::new()),
         Command::Finetune(args) => train::run_finetune(&args).map(|()| String::new()),

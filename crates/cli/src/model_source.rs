@@ -9,6 +9,8 @@ use dsv41::WeightSource;
 use dsv41_config::Config;
 use dsv41_gguf::{Array, Gguf, Metadata, ModelFile, TensorStore as _, Value};
 use dsv41_text::{TokenMap, Tokenizer, Vocabulary};
+use dsv41_train::adapters::Base;
+use sha2::{Digest as _, Sha256};
 
 use crate::{
     storage::{GgufWeights, RowCounts},
@@ -33,12 +35,20 @@ pub struct SourceOptions {
 /// A model that is ready to be put on a device.
 pub struct ModelSource {
     config: Config,
+    origin: Origin,
     weights: Box<dyn WeightSource>,
     tokenizer: Option<Tokenizer>,
     token_map: Option<Vec<u32>>,
     end_of_text: Option<u32>,
     notes: Vec<String>,
     row_counts: Option<Arc<RowCounts>>,
+}
+
+/// What a model's weights are made from.
+enum Origin {
+    File(PathBuf, Arc<ModelFile>),
+    /// Nothing but the tensors' names and the shape, which is called so.
+    Names(String),
 }
 
 impl ModelSource {
@@ -52,20 +62,21 @@ impl ModelSource {
         match path {
             None => {
                 let config = Config::from_json("the built-in configuration", BUILT_IN)?;
-                let mut source = Self::from_names(config, Some(bytes_tokenizer()?))?;
+                let mut source = Self::from_names("the built-in model", config, Some(bytes_tokenizer()?))?;
                 source.notes.push("no --model: the built-in one has random weights and makes no sense".to_owned());
                 Ok(source)
             }
             Some(path) if path.extension().is_some_and(|extension| extension == "json") => {
-                Self::from_names(Config::load(path)?, tokenizer)
+                Self::from_names(&path.display().to_string(), Config::load(path)?, tokenizer)
             }
             Some(path) => Self::from_gguf(path, tokenizer, options.memory_limit.map(|limit| limit.as_u64())),
         }
     }
 
-    fn from_names(config: Config, tokenizer: Option<Tokenizer>) -> Result<Self> {
+    fn from_names(name: &str, config: Config, tokenizer: Option<Tokenizer>) -> Result<Self> {
         let weights = Box::new(GoldenWeights::from_names(SALT, &config)?);
         let mut source = Self {
+            origin: Origin::Names(name.to_owned()),
             weights,
             tokenizer,
             token_map: None,
@@ -81,30 +92,20 @@ impl ModelSource {
     }
 
     fn from_gguf(path: &Path, tokenizer: Option<Tokenizer>, memory_limit: Option<u64>) -> Result<Self> {
-        let gguf = Gguf::open(path)?;
-        let in_file = || path.display().to_string();
-        let tokenizer = match tokenizer {
-            Some(tokenizer) => Some(tokenizer),
-            None => vocabulary(gguf.metadata())?.map(Tokenizer::from_vocabulary).transpose().with_context(in_file)?,
-        };
-        // The file's own map counts where it has one; to make one takes a moment.
-        let derived = match &tokenizer {
-            Some(tokenizer) if !has_token_map(gguf.metadata()) => Some(TokenMap::new(tokenizer)?.ids().to_vec()),
-            _ => None,
-        };
-        let file = ModelFile::new(gguf, derived)?;
+        let (file, tokenizer) = open_gguf(path, tokenizer)?;
         let end_of_text = file.metadata().u32("tokenizer.ggml.eos_token_id")?;
         let config = file.config().clone();
         let token_map = file.token_map().map(<[u32]>::to_vec);
         ensure!(
             token_map.is_some() || config.engram_layer_ids.is_empty(),
             "{}: the model has engrams but no token map: give --tokenizer, from which the map follows",
-            in_file()
+            path.display()
         );
         let notes = file.description().notes.clone();
         let weights = GgufWeights::new(file, memory_limit)?;
         Ok(Self {
             config,
+            origin: Origin::File(path.to_owned(), weights.file()),
             row_counts: weights.row_counts(),
             weights: Box::new(weights),
             end_of_text: end_of_text.or(tokenizer.as_ref().and_then(Tokenizer::eos)),
@@ -112,6 +113,22 @@ impl ModelSource {
             token_map,
             notes,
         })
+    }
+
+    /// What adapters know the model by. Of a file, some rows of each tensor are read.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn base(&self) -> Result<Base> {
+        match &self.origin {
+            Origin::File(path, file) => base_of(path, file),
+            Origin::Names(name) => {
+                let mut sum = Sha256::new();
+                sum.update(format!("dsv41 names 1 {SALT} "));
+                sum.update(serde_json::to_vec(&self.config)?);
+                Ok(Base { name: name.clone(), fingerprint: format!("{:x}", sum.finalize()) })
+            }
+        }
     }
 
     /// The model's shape.
@@ -148,6 +165,29 @@ impl ModelSource {
     pub fn row_counts(&self) -> Option<(u64, u64)> {
         self.row_counts.as_ref().map(|counts| (counts.wanted(), counts.hits()))
     }
+}
+
+/// Opens a GGUF file with its tokenizer, or with another one. Where the file has no token map, the tokenizer's is taken.
+pub(crate) fn open_gguf(path: &Path, tokenizer: Option<Tokenizer>) -> Result<(ModelFile, Option<Tokenizer>)> {
+    let gguf = Gguf::open(path)?;
+    let tokenizer = match tokenizer {
+        Some(tokenizer) => Some(tokenizer),
+        None => {
+            let vocabulary = vocabulary(gguf.metadata())?;
+            vocabulary.map(Tokenizer::from_vocabulary).transpose().with_context(|| path.display().to_string())?
+        }
+    };
+    // The file's own map counts where it has one; to make one takes a moment.
+    let derived = match &tokenizer {
+        Some(tokenizer) if !has_token_map(gguf.metadata()) => Some(TokenMap::new(tokenizer)?.ids().to_vec()),
+        _ => None,
+    };
+    Ok((ModelFile::new(gguf, derived)?, tokenizer))
+}
+
+/// What adapters know the model of a file by.
+pub(crate) fn base_of(path: &Path, file: &ModelFile) -> Result<Base> {
+    Ok(Base { name: path.display().to_string(), fingerprint: file.fingerprint()? })
 }
 
 /// A map for a model without a tokenizer: ids modulo the size of the compressed vocabulary, so that all of it is used.

@@ -10,8 +10,12 @@ use dsv41::{
 };
 use dsv41_config::Config;
 use dsv41_quant::kernel::Activations;
+use dsv41_train::adapters::AdapterError;
 
-use crate::device::{DeviceError, DeviceName, DeviceTask, Precision};
+use crate::{
+    adapters::Adapters,
+    device::{DeviceError, DeviceName, DeviceTask, Precision},
+};
 
 /// Why a model cannot be put on a device.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +26,9 @@ pub enum LoadError {
     /// The model cannot be built.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// An adapter does not fit the model.
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
 }
 
 /// A model and the sequences it has under way.
@@ -93,19 +100,21 @@ pub struct RunnerOptions {
     pub activations: Activations,
     /// Each token's id in the engram's compressed vocabulary; the identity where absent.
     pub token_map: Option<Vec<u32>>,
+    /// What is added to its matrices.
+    pub adapters: Option<Adapters>,
 }
 
 /// Puts the model of `config` on `device` with `weights`.
 ///
 /// # Errors
-/// When the device cannot be used or the model cannot be built.
+/// When the device cannot be used, the model cannot be built or an adapter does not fit it.
 pub fn load(
     device: DeviceName,
     config: &Config,
     weights: &dyn WeightSource,
     options: RunnerOptions,
 ) -> Result<Box<dyn Runner>, LoadError> {
-    Ok(device.dispatch(options.precision, Load { config, weights, options })??)
+    device.dispatch(options.precision, Load { config, weights, options })?
 }
 
 struct Load<'a> {
@@ -115,12 +124,15 @@ struct Load<'a> {
 }
 
 impl DeviceTask for Load<'_> {
-    type Output = Result<Box<dyn Runner>, ModelError>;
+    type Output = Result<Box<dyn Runner>, LoadError>;
 
     fn run<B: ModelBackend>(self, device: B::Device, dtype: DType) -> Self::Output {
-        let RunnerOptions { activations, token_map, .. } = self.options;
+        let RunnerOptions { activations, token_map, adapters, .. } = self.options;
         let options = LoadOptions { dtype, activations };
-        let model = Transformer::<B>::load(self.config, self.weights, token_map, &device, options)?;
+        let mut model = Transformer::<B>::load(self.config, self.weights, token_map, &device, options)?;
+        if let Some(adapters) = adapters {
+            adapters.load(&mut model)?;
+        }
         let cache = Cache::new(self.config, 1, 0, 0)?;
         Ok(Box::new(DeviceRunner { model, cache }))
     }

@@ -8,7 +8,9 @@ use anyhow::{Context as _, Result, ensure};
 use bytesize::ByteSize;
 use clap::Args;
 use dsv41_config::Config;
-use dsv41_gguf::{Metadata, ModelFile, Progress, ReleaseDir, Split, Step, TensorStore, TypePlan, convert};
+use dsv41_gguf::{
+    Metadata, ModelFile, Progress, ReleaseDir, Split, Step, Summary, TensorStore, TypePlan, Types, convert,
+};
 use dsv41_quant::GgmlType;
 use dsv41_text::{TokenMap, Tokenizer, Vocabulary};
 
@@ -57,6 +59,15 @@ struct OutputArgs {
     /// and biases are always F32.
     #[arg(long, value_name = "PLAN", default_value = "q2_k-mix")]
     types: TypePlan,
+    #[command(flatten)]
+    part_types: PartTypeArgs,
+    #[command(flatten)]
+    split: SplitArgs,
+}
+
+/// Types of some parts.
+#[derive(Debug, Args)]
+pub(crate) struct PartTypeArgs {
     /// The type of experts' gate and up matrices.
     #[arg(long, value_name = "TYPE")]
     experts: Option<GgmlType>,
@@ -75,6 +86,11 @@ struct OutputArgs {
     /// The type of the output head.
     #[arg(long, value_name = "TYPE")]
     head: Option<GgmlType>,
+}
+
+/// Size of files.
+#[derive(Debug, Args)]
+pub(crate) struct SplitArgs {
     /// Write a set of files of at most this size instead of one.
     #[arg(long, value_name = "SIZE", conflicts_with = "shard_tensors")]
     shard_size: Option<ByteSize>,
@@ -83,10 +99,10 @@ struct OutputArgs {
     shard_tensors: Option<u32>,
 }
 
-impl OutputArgs {
-    fn plan(&self) -> TypePlan {
-        let Self { experts, down, dense, engram, embedding, head, .. } = *self;
-        let mut plan = self.types;
+impl PartTypeArgs {
+    /// The plan with these types in place of its own.
+    pub(crate) fn over<T: From<GgmlType>>(&self, mut plan: TypePlan<T>) -> TypePlan<T> {
+        let Self { experts, down, dense, engram, embedding, head } = *self;
         let choices = [
             (experts, &mut plan.gate_up),
             (experts, &mut plan.shared_gate_up),
@@ -98,49 +114,67 @@ impl OutputArgs {
             (head, &mut plan.head),
         ];
         for (chosen, ty) in choices {
-            *ty = chosen.unwrap_or(*ty);
+            if let Some(chosen) = chosen {
+                *ty = chosen.into();
+            }
         }
         plan
     }
+}
 
-    fn split(&self) -> Split {
+impl SplitArgs {
+    pub(crate) fn split(&self) -> Split {
         match (self.shard_size, self.shard_tensors) {
             (Some(size), _) => Split::Bytes(size.as_u64()),
             (None, Some(tensors)) => Split::Tensors(tensors as usize),
             (None, None) => Split::None,
         }
     }
+}
 
+impl OutputArgs {
     /// Writes the model and says what came of it.
     fn write(&self, store: &dyn TensorStore, extra: &Metadata, out: &Path) -> Result<String> {
-        let bar = progress::bytes("writing", 0);
-        let mut show = |progress: Progress<'_>| {
-            bar.set_message(match progress.step {
-                Step::Write => "writing",
-                Step::Check => "checking",
-            });
-            bar.set_length(progress.total);
-            bar.set_position(progress.bytes);
-        };
-        let summary = convert(store, &self.plan(), extra, out, self.split(), &mut show)?;
-        bar.finish_and_clear();
-        let mut text = String::new();
-        for fallback in &summary.fallbacks {
-            text += &format!(
-                "{}: rows of {} do not divide into blocks of {}: written as {}\n",
-                fallback.tensor, fallback.columns, fallback.wanted, fallback.given
-            );
-        }
-        let total: u64 = summary.sizes.iter().map(|size| size.bytes).sum();
-        let files: Vec<String> = summary.files.iter().map(|file| file.display().to_string()).collect();
-        text += &format!(
-            "{}: {} of tensors, {} of them copied as they were, read back and found as written\n",
-            files.join(", "),
-            ByteSize(total).display().iec(),
-            summary.copied
-        );
-        Ok(text)
+        let plan = self.part_types.over(self.types);
+        Ok(write_model(store, &plan, extra, out, self.split.split())?.1)
     }
+}
+
+/// Writes a model, shows how far it is, and says what came of it.
+pub(crate) fn write_model(
+    store: &dyn TensorStore,
+    types: &dyn Types,
+    extra: &Metadata,
+    out: &Path,
+    split: Split,
+) -> Result<(Summary, String)> {
+    let bar = progress::bytes("writing", 0);
+    let mut show = |progress: Progress<'_>| {
+        bar.set_message(match progress.step {
+            Step::Write => "writing",
+            Step::Check => "checking",
+        });
+        bar.set_length(progress.total);
+        bar.set_position(progress.bytes);
+    };
+    let summary = convert(store, types, extra, out, split, &mut show)?;
+    bar.finish_and_clear();
+    let mut text = String::new();
+    for fallback in &summary.fallbacks {
+        text += &format!(
+            "{}: rows of {} do not divide into blocks of {}: written as {}\n",
+            fallback.tensor, fallback.columns, fallback.wanted, fallback.given
+        );
+    }
+    let total: u64 = summary.sizes.iter().map(|size| size.bytes).sum();
+    let files: Vec<String> = summary.files.iter().map(|file| file.display().to_string()).collect();
+    text += &format!(
+        "{}: {} of tensors, {} of them copied as they were, read back and found as written\n",
+        files.join(", "),
+        ByteSize(total).display().iec(),
+        summary.copied
+    );
+    Ok((summary, text))
 }
 
 /// Converts, and says what was written.

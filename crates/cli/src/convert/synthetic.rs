@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 use std::ops::Range;
+use std::path::Path;
 
 use bytes::Bytes;
 use dsv41_config::{Config, TensorSpec};
@@ -39,6 +40,10 @@ impl TensorStore for SyntheticModel {
         &self.tensors
     }
 
+    fn files(&self) -> Vec<&Path> {
+        Vec::new()
+    }
+
     fn rows(&self, name: &str, rows: Range<usize>, out: &mut [f32]) -> Result<(), ModelError> {
         let place = self.places.get(name);
         let tensor = place.map(|&place| &self.tensors[place]);
@@ -56,8 +61,6 @@ impl TensorStore for SyntheticModel {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]

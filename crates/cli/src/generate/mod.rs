@@ -23,6 +23,7 @@ pub use console::ConsoleError;
 pub use ids::{IdsError, parse_ids};
 
 use crate::{
+    adapters::{AdapterArgs, Adapters},
     device::DeviceName,
     interrupt::interruption,
     memory,
@@ -45,6 +46,8 @@ pub struct GenerateArgs {
     /// A tokenizer.json to use instead of the vocabulary of the model's file.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
+    #[command(flatten)]
+    adapters: AdapterArgs,
 
     /// The text to go on from.
     #[arg(long, value_name = "TEXT", group = "input")]
@@ -154,6 +157,10 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
     let made = args.max_tokens;
     let capacity = args.context.unwrap_or(prompt.len().saturating_add(made));
 
+    let adapters = match args.adapters.adapters.is_empty() {
+        true => None,
+        false => Some(Adapters::open(&args.adapters, source.config(), source.base()?)?),
+    };
     let loading = crate::progress::spinner("loading");
     let options = RunnerOptions {
         activations: match args.activations {
@@ -161,6 +168,7 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
             ActivationsArg::Int8 => Activations::Int8,
         },
         token_map: source.token_map().map(<[u32]>::to_vec),
+        adapters,
         ..RunnerOptions::default()
     };
     let mut model = runner::load(args.device, source.config(), source.weights(), options)?;

@@ -93,6 +93,11 @@ impl GgufWeights {
         Ok(Self { file, experts, background, row_bytes, counts: Arc::default() })
     }
 
+    /// The file.
+    pub fn file(&self) -> Arc<ModelFile> {
+        Arc::clone(&self.file)
+    }
+
     /// How often engram rows were in memory, where the model has engrams.
     pub fn row_counts(&self) -> Option<Arc<RowCounts>> {
         let has_engrams = !self.file.config().engram_layer_ids.is_empty();

@@ -10,7 +10,7 @@ use dsv41_quant::{GgmlType, QuantError, quantise};
 use super::error::ModelError;
 use super::file::ModelFile;
 use super::layout::{LaidTensor, Layout, columns, rows};
-use super::plan::TypePlan;
+use super::plan::Types;
 use super::record::metadata_of;
 use super::sizes::PartSize;
 use super::store::TensorStore;
@@ -74,16 +74,16 @@ pub struct Fallback {
 ///
 /// # Errors
 /// As [`metadata_of`], [`Layout::new`], [`GgufWriter`] and the store's; [`ModelError::Quant`] for values that a type
-/// cannot hold; [`ModelError::ReadBack`] for a tensor that is not in the file as it was written.
+/// cannot hold; [`ModelError::OverSource`] where a file of the store would be replaced; [`ModelError::ReadBack`] for a tensor that is not in the file as it was written.
 pub fn convert(
     store: &dyn TensorStore,
-    plan: &TypePlan,
+    types: &dyn Types,
     extra: &Metadata,
     path: &Path,
     split: Split,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Summary, ModelError> {
-    let layout = Layout::new(store.tensors(), plan)?;
+    let layout = Layout::new(store.tensors(), types)?;
     let metadata = metadata(store, &layout, extra)?;
     let planned = layout.tensors.iter().map(|tensor| TensorPlan {
         name: tensor.name.clone(),
@@ -92,6 +92,7 @@ pub fn convert(
     });
     let options = WriterOptions { split, ..WriterOptions::default() };
     let writer = GgufWriter::create(path, &metadata, planned.collect(), options)?;
+    check_paths(store, &writer)?;
     let mut report = Report { progress, bytes: 0, total: layout.bytes() };
     let written = write(store, &layout, writer, &mut report)?;
     report.bytes = 0;
@@ -103,6 +104,16 @@ pub fn convert(
         given: tensor.ty,
     });
     Ok(Summary { sizes: layout.sizes(), fallbacks: fallbacks.collect(), files: written.files, copied: written.copied })
+}
+
+/// Passes files to write of which the store reads none.
+fn check_paths(store: &dyn TensorStore, writer: &GgufWriter) -> Result<(), ModelError> {
+    let resolved = |path: &Path| path.canonicalize().ok();
+    let sources: Vec<PathBuf> = store.files().into_iter().filter_map(resolved).collect();
+    match writer.paths().find(|path| resolved(path).is_some_and(|path| sources.contains(&path))) {
+        Some(file) => Err(ModelError::OverSource { file: file.to_owned() }),
+        None => Ok(()),
+    }
 }
 
 /// Whom to tell how far it is.
@@ -251,6 +262,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::model::TypePlan;
     use crate::model::testing::{Synthetic, as_text, released, shared, token_map};
 
     fn quiet(_: Progress<'_>) {}
@@ -320,6 +332,28 @@ mod tests {
         let summary = convert(&file, &plan, file.metadata(), &second, Split::None, &mut quiet).unwrap();
         assert_eq!(summary.copied, tensors.sizes.iter().map(|size| size.tensors).sum::<usize>());
         assert_eq!(fs::read(&first).unwrap(), fs::read(&second).unwrap());
+    }
+
+    #[test]
+    fn no_file_that_is_read_is_written_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nano.gguf");
+        let plan = TypePlan::uniform(GgmlType::Q8_0);
+        let split = |path: &Path, split, store: &dyn TensorStore| {
+            convert(store, &plan, &Metadata::new(), path, split, &mut quiet).map(|summary| summary.files)
+        };
+        let shards = split(&path, Split::Tensors(100), &Synthetic::new(released("nano"))).unwrap();
+        let before: Vec<Vec<u8>> = shards.iter().map(|file| fs::read(file).unwrap()).collect();
+        let file = ModelFile::open(&shards[0]).unwrap();
+        let error = split(&path, Split::Tensors(100), &file).unwrap_err();
+        assert!(error.to_string().ends_with("-of-00002.gguf: is read, and cannot be written over"), "{error}");
+        // By another way to the same file.
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(folder.path(), &link).unwrap();
+        let error = split(&link.join(shards[1].file_name().unwrap()), Split::None, &file).unwrap_err();
+        assert!(matches!(error, ModelError::OverSource { .. }), "{error}");
+        assert!(shards.iter().map(|file| fs::read(file).unwrap()).eq(before));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
     }
 
     #[test]

@@ -143,6 +143,12 @@ pub enum ModelError {
         /// What could be written.
         expected: &'static str,
     },
+    /// A file that is to be written where the store reads from.
+    #[error("{}: is read, and cannot be written over", file.display())]
+    OverSource {
+        /// The file.
+        file: PathBuf,
+    },
     /// A tensor that is in the file, once read back, with another shape or type or with other bytes.
     #[error("tensor `{tensor}` is not in the file as it was written")]
     ReadBack {

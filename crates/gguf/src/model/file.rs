@@ -143,6 +143,10 @@ impl TensorStore for ModelFile {
         &self.description.tensors
     }
 
+    fn files(&self) -> Vec<&Path> {
+        self.gguf.files().map(|(path, _)| path).collect()
+    }
+
     fn rows(&self, name: &str, rows: Range<usize>, out: &mut [f32]) -> Result<(), ModelError> {
         let found = self.find(name)?;
         let matrix = found.matrix(&self.gguf, rows)?;

@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 
 use super::error::ModelError;
 use super::names::GgufName;
-use super::plan::{TypePlan, fitting};
+use super::plan::{Types, fitting};
 use super::sizes::{PartSize, by_part};
 
 /// One tensor of a file and what it is made of.
@@ -36,12 +36,12 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The file that holds these tensors of the reference in the types of a plan.
+    /// The file that holds these tensors of the reference in the types that a plan gives them.
     ///
     /// # Errors
     /// [`ModelError::UnknownTensor`] for a tensor that has no name in GGUF, [`ModelError::Stack`] where a layer's experts
-    /// are not alike, [`ModelError::Quant`] where a size overflows.
-    pub fn new(tensors: &[TensorSpec], plan: &TypePlan) -> Result<Self, ModelError> {
+    /// are not alike, [`ModelError::Quant`] where a size overflows; those of the plan.
+    pub fn new(tensors: &[TensorSpec], types: &dyn Types) -> Result<Self, ModelError> {
         let mut laid: IndexMap<String, Vec<TensorSpec>> = IndexMap::new();
         for spec in tensors {
             let unknown = || ModelError::UnknownTensor { name: spec.name.clone() };
@@ -53,7 +53,7 @@ impl Layout {
             }
             sources.push(spec.clone());
         }
-        let tensors = laid.into_iter().map(|(name, sources)| LaidTensor::new(name, sources, plan));
+        let tensors = laid.into_iter().map(|(name, sources)| LaidTensor::new(name, sources, types));
         Ok(Self { tensors: tensors.collect::<Result<_, _>>()? })
     }
 
@@ -69,14 +69,14 @@ impl Layout {
 }
 
 impl LaidTensor {
-    fn new(name: String, sources: Vec<TensorSpec>, plan: &TypePlan) -> Result<Self, ModelError> {
+    fn new(name: String, sources: Vec<TensorSpec>, types: &dyn Types) -> Result<Self, ModelError> {
         let [first, ..] = sources.as_slice() else {
             return Err(ModelError::UnknownTensor { name });
         };
         let stacked = GgufName { tensor: name.clone(), expert: None }.reference().is_none();
         let axis = stacked.then_some(sources.len());
         let shape: Vec<usize> = axis.into_iter().chain(first.shape.iter().copied()).collect();
-        let wanted = plan.wanted(first);
+        let wanted = types.of(first)?;
         let ty = fitting(wanted, columns(&shape));
         let bytes = byte_size(ty, &shape).map_err(|source| ModelError::Quant { tensor: name.clone(), source })?;
         Ok(Self { part: first.part, name, shape, ty, wanted, bytes, sources })
@@ -103,6 +103,7 @@ fn byte_size(ty: GgmlType, shape: &[usize]) -> Result<u64, QuantError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::TypePlan;
     use crate::model::testing::released;
 
     const GIB: f64 = (1_u64 << 30) as f64;

@@ -6,31 +6,34 @@ use std::str::FromStr;
 use dsv41_config::{Part, TensorSpec};
 use dsv41_quant::GgmlType;
 
+use super::error::ModelError;
+use super::file::ModelFile;
+
 /// The types of a file's matrices by what they do. Vectors (norms, sinks, biases, the mixers' base and scale) are F32
-/// in every plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TypePlan {
+/// in every plan. With `Option` for the types, some of them may be left open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TypePlan<T = GgmlType> {
     /// The token embedding.
-    pub embedding: GgmlType,
+    pub embedding: T,
     /// The output head.
-    pub head: GgmlType,
+    pub head: T,
     /// Projections of attention, compressor, indexer and engram.
-    pub dense: GgmlType,
+    pub dense: T,
     /// Routed experts' gate and up matrices.
-    pub gate_up: GgmlType,
+    pub gate_up: T,
     /// Routed experts' down matrices.
-    pub down: GgmlType,
+    pub down: T,
     /// The shared expert's gate and up matrices.
-    pub shared_gate_up: GgmlType,
+    pub shared_gate_up: T,
     /// The shared expert's down matrix.
-    pub shared_down: GgmlType,
+    pub shared_down: T,
     /// Engram tables.
-    pub engram: GgmlType,
+    pub engram: T,
     /// The router's weight. Rounding it changes which experts a token goes to.
-    pub router: GgmlType,
+    pub router: T,
     /// The hyper-connections' mixers and the engram's gate weights. They take a thousandth of a file, and answers
     /// suffer when they are quantised, so that F32 is the choice of every plan but [`TypePlan::PUBLISHED`].
-    pub mixers: GgmlType,
+    pub mixers: T,
 }
 
 impl TypePlan {
@@ -59,23 +62,7 @@ impl TypePlan {
 
     /// The type for a tensor, whether or not its rows divide into that type's blocks.
     pub fn wanted(&self, tensor: &TensorSpec) -> GgmlType {
-        let matrix = tensor.shape.len() > 1;
-        let leaves_expert = tensor.name.ends_with(".w2.weight");
-        match tensor.part {
-            _ if !matrix => GgmlType::F32,
-            Part::Embedding => self.embedding,
-            Part::Head => self.head,
-            Part::Attention | Part::Compressor | Part::Indexer => self.dense,
-            Part::RoutedExperts if leaves_expert => self.down,
-            Part::RoutedExperts => self.gate_up,
-            Part::SharedExperts if leaves_expert => self.shared_down,
-            Part::SharedExperts => self.shared_gate_up,
-            Part::EngramTables => self.engram,
-            Part::EngramProjections if tensor.name.ends_with(".wkv.weight") => self.dense,
-            Part::EngramProjections | Part::HyperConnections => self.mixers,
-            Part::Router => self.router,
-            Part::Norms => GgmlType::F32,
-        }
+        self.of_part(tensor).copied().unwrap_or(GgmlType::F32)
     }
 
     /// The names of the parts of a plan on command lines.
@@ -91,6 +78,61 @@ impl TypePlan {
         ("router", |plan| &mut plan.router),
         ("mixers", |plan| &mut plan.mixers),
     ];
+}
+
+impl<T> TypePlan<T> {
+    /// What the plan says of the tensors of which this is one; none for a vector.
+    fn of_part(&self, tensor: &TensorSpec) -> Option<&T> {
+        let leaves_expert = tensor.name.ends_with(".w2.weight");
+        Some(match tensor.part {
+            _ if tensor.shape.len() < 2 => return None,
+            Part::Embedding => &self.embedding,
+            Part::Head => &self.head,
+            Part::Attention | Part::Compressor | Part::Indexer => &self.dense,
+            Part::RoutedExperts if leaves_expert => &self.down,
+            Part::RoutedExperts => &self.gate_up,
+            Part::SharedExperts if leaves_expert => &self.shared_down,
+            Part::SharedExperts => &self.shared_gate_up,
+            Part::EngramTables => &self.engram,
+            Part::EngramProjections if tensor.name.ends_with(".wkv.weight") => &self.dense,
+            Part::EngramProjections | Part::HyperConnections => &self.mixers,
+            Part::Router => &self.router,
+            Part::Norms => return None,
+        })
+    }
+}
+
+/// Gives every tensor of a file its type.
+pub trait Types {
+    /// The type for a tensor, whether or not its rows divide into that type's blocks.
+    ///
+    /// # Errors
+    /// When it depends on another file that does not tell.
+    fn of(&self, tensor: &TensorSpec) -> Result<GgmlType, ModelError>;
+}
+
+impl Types for TypePlan {
+    fn of(&self, tensor: &TensorSpec) -> Result<GgmlType, ModelError> {
+        Ok(self.wanted(tensor))
+    }
+}
+
+/// The types of another file of the same model, but for the parts that have chosen ones.
+#[derive(Debug, Clone, Copy)]
+pub struct OwnTypes<'a> {
+    /// The other file.
+    pub file: &'a ModelFile,
+    /// Types to give instead.
+    pub chosen: TypePlan<Option<GgmlType>>,
+}
+
+impl Types for OwnTypes<'_> {
+    fn of(&self, tensor: &TensorSpec) -> Result<GgmlType, ModelError> {
+        match self.chosen.of_part(tensor) {
+            Some(&Some(chosen)) => Ok(chosen),
+            _ => self.file.ty(&tensor.name),
+        }
+    }
 }
 
 /// One of a plan's types.

@@ -95,6 +95,10 @@ impl TensorStore for ReleaseDir {
         &self.tensors
     }
 
+    fn files(&self) -> Vec<&Path> {
+        self.files.files().iter().map(PathBuf::as_path).collect()
+    }
+
     fn rows(&self, name: &str, rows: Range<usize>, out: &mut [f32]) -> Result<(), ModelError> {
         let spec = self.spec(name)?;
         match self.find(spec)? {

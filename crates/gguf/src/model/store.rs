@@ -1,6 +1,7 @@
 //! A model as a source of values: whatever holds every tensor and gives its rows.
 
 use std::ops::Range;
+use std::path::Path;
 
 use bytes::Bytes;
 use dsv41_config::{Config, TensorSpec};
@@ -20,6 +21,9 @@ pub trait TensorStore {
 
     /// Every tensor of the model that the store holds, in the reference's order.
     fn tensors(&self) -> &[TensorSpec];
+
+    /// The files that the values come from, none of which may be written over.
+    fn files(&self) -> Vec<&Path>;
 
     /// Writes the values of some rows of a tensor to `out`, which holds exactly as many.
     ///

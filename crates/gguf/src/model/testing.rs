@@ -113,6 +113,10 @@ impl TensorStore for Synthetic {
         &self.tensors
     }
 
+    fn files(&self) -> Vec<&Path> {
+        Vec::new()
+    }
+
     fn rows(&self, name: &str, rows: Range<usize>, out: &mut [f32]) -> Result<(), ModelError> {
         let salt = name.bytes().fold(7_u64, |salt, byte| salt.wrapping_mul(31).wrapping_add(byte.into()));
         let columns = out.len() / rows.len();

@@ -101,6 +101,11 @@ impl GgufWriter {
         Ok(writer)
     }
 
+    /// The files that will be there in the end.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(|file| &*file.path)
+    }
+
     /// Writes the next bytes of a tensor: of the one before until it is whole, then of the next in the plan.
     ///
     /// # Errors
