@@ -66,7 +66,7 @@ impl<B: ModelBackend> Block<B> {
     ) -> (Tensor<B, 4>, Tensor<B, 3>) {
         let numerics = pass.numerics;
 
-        let mix = self.hc_attn.forward(h.clone());
+        let mix = self.hc_attn.forward(h.clone(), numerics);
         record_mix(&mix, ["attn_pre", "attn_post", "attn_comb"], layer, pass);
         let x = self.attn_norm.forward(collapse(h.clone(), pre_mix, numerics), numerics);
         pass.record(layer, "attn_in", &x);
@@ -75,7 +75,7 @@ impl<B: ModelBackend> Block<B> {
         let pre_mix = mix.pre.clone();
         let h = expand(h, y, mix, numerics);
 
-        let mix = self.hc_ffn.forward(h.clone());
+        let mix = self.hc_ffn.forward(h.clone(), numerics);
         record_mix(&mix, ["ffn_pre", "ffn_post", "ffn_comb"], layer, pass);
         let x = self.ffn_norm.forward(collapse(h.clone(), pre_mix, numerics), numerics);
         pass.record(layer, "ffn_in", &x);

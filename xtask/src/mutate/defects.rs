@@ -36,7 +36,7 @@ pub(super) const DEFECTS: &[Defect] = &[
         what: "the mixer's statistic is taken for each copy, not for the whole stream",
         file: "hyper_connection/mod.rs",
         from: "let flat = h.reshape([batch * seq, copies * dim]);",
-        to: "let flat = (h.clone() * inverse_rms(h, self.norm_eps)).reshape([batch * seq, copies * dim]);",
+        to: "let flat = (h.clone() * inverse_rms(h, self.norm_eps, numerics)).reshape([batch * seq, copies * dim]);",
     },
     Defect {
         name: "attention-lag-dropped",
@@ -70,15 +70,15 @@ pub(super) const DEFECTS: &[Defect] = &[
         name: "norm-eps-corrected",
         what: "the usual 1e-6 whatever norm_eps says",
         file: "norm/mod.rs",
-        from: "Normalise { eps: self.eps }",
-        to: "Normalise { eps: 1e-6 }",
+        from: "Normalise { eps: self.eps,",
+        to: "Normalise { eps: 1e-6,",
     },
     Defect {
         name: "query-normed-per-head",
         what: "a norm of each head after wq_b",
         file: "attention/mod.rs",
         from: "let query = numerics.bf16(rotation.apply(query));",
-        to: "let query = numerics.bf16(rotation.apply(query.clone() * crate::norm::inverse_rms(query, 1e-20)));",
+        to: "let query = numerics.bf16(rotation.apply(query.clone() * crate::norm::inverse_rms(query, 1e-20, numerics)));",
     },
     Defect {
         name: "rope-halves",

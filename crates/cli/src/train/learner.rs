@@ -10,6 +10,7 @@ use burn::{
 };
 use dsv41::{LoadOptions, ModelBackend, Transformer};
 use dsv41_train::{
+    adapters::{self, AdapterError, AdapterFile, AdapterSettings, Base},
     data::Batch,
     losses::Totals,
     objective::ObjectiveReport,
@@ -17,7 +18,7 @@ use dsv41_train::{
     trainer::{Evaluated, StepSummary, TrainError, Trainer, TrainerSettings},
 };
 
-use super::source::TrainingModel;
+use super::source::{TrainingModel, Unpacked};
 use crate::device::{DeviceError, DeviceName, DeviceTask, Precision};
 
 /// Why there is nothing to train.
@@ -29,7 +30,16 @@ pub(super) enum LearnerError {
     /// The model cannot be built or trained.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// What adapters know the model's file by cannot be read.
+    #[error("{0}")]
+    Base(anyhow::Error),
+    /// Adapters cannot be added, written or read.
+    #[error(transparent)]
+    Adapters(#[from] AdapterError),
 }
+
+/// The adapters of a checkpoint, beside what the trainer keeps there.
+const ADAPTER: &str = "adapter";
 
 /// What a step came to.
 pub(super) struct Learnt {
@@ -49,11 +59,11 @@ pub(super) trait Learner {
     /// As [`Trainer::evaluate`].
     fn evaluate(&self, batch: &Batch) -> Result<Evaluated, TrainError>;
 
-    /// As [`Trainer::save`].
-    fn save(&self, folder: &Path) -> Result<(), TrainError>;
+    /// As [`Trainer::save`], and adapters as other programs read them.
+    fn save(&self, folder: &Path) -> Result<(), LearnerError>;
 
     /// As [`Trainer::restore`].
-    fn restore(&mut self, folder: &Path) -> Result<(), TrainError>;
+    fn restore(&mut self, folder: &Path) -> Result<(), LearnerError>;
 
     /// As [`Trainer::trained`].
     fn trained(&self) -> usize;
@@ -68,29 +78,37 @@ pub(super) fn load(
     model: &TrainingModel,
     settings: TrainerSettings,
 ) -> Result<Box<dyn Learner>, LearnerError> {
-    Ok(device.dispatch(Precision::F32, Load { model, settings })??)
+    let adapters = model.adapters().map_err(LearnerError::Base)?;
+    device.dispatch(Precision::F32, Load { model, adapters, settings })?
 }
 
 struct Load<'a> {
     model: &'a TrainingModel,
+    adapters: Option<(AdapterSettings, Base)>,
     settings: TrainerSettings,
 }
 
 impl DeviceTask for Load<'_> {
-    type Output = Result<Box<dyn Learner>, TrainError>;
+    type Output = Result<Box<dyn Learner>, LearnerError>;
 
     fn run<B: ModelBackend>(self, device: B::Device, dtype: DType) -> Self::Output {
-        let Self { model, settings } = self;
+        let Self { model: source, adapters, settings } = self;
         let options = LoadOptions { dtype, ..LoadOptions::default() };
-        let model =
-            Transformer::<Autodiff<B>>::load(model.config(), model.weights(), model.token_map(), &device, options)?;
-        Ok(Box::new(DeviceLearner { trainer: Some(Trainer::new(model, settings)?) }))
+        let unpacked = Unpacked(source.weights());
+        let weights = if adapters.is_some() { source.weights() } else { &unpacked };
+        let model = Transformer::<Autodiff<B>>::load(source.config(), weights, source.token_map(), &device, options);
+        let mut model = model.map_err(TrainError::from)?;
+        if let Some((settings, _)) = &adapters {
+            adapters::insert(&mut model, settings)?;
+        }
+        Ok(Box::new(DeviceLearner { trainer: Some(Trainer::new(model, settings)?), adapters }))
     }
 }
 
 struct DeviceLearner<B: AutodiffBackend> {
     /// Gone once a step has failed.
     trainer: Option<Trainer<B>>,
+    adapters: Option<(AdapterSettings, Base)>,
 }
 
 impl<B: AutodiffBackend> DeviceLearner<B> {
@@ -109,9 +127,10 @@ where
     B::InnerBackend: ModelBackend,
 {
     fn learn(&mut self, batches: &[Batch]) -> Result<Learnt, TrainError> {
-        let gradients = self.trainer().gradients(batches)?;
+        let mut trainer = self.take();
+        let gradients = trainer.gradients(batches)?;
         let (totals, layers) = (gradients.totals, gradients.layers.clone());
-        let (trainer, summary) = self.take().step(gradients)?;
+        let (trainer, summary) = trainer.step(gradients)?;
         self.trainer = Some(trainer);
         Ok(Learnt { totals, layers, summary })
     }
@@ -120,11 +139,20 @@ where
         self.trainer().evaluate(batch)
     }
 
-    fn save(&self, folder: &Path) -> Result<(), TrainError> {
-        self.trainer().save(folder)
+    fn save(&self, folder: &Path) -> Result<(), LearnerError> {
+        let trainer = self.trainer();
+        trainer.save(folder)?;
+        if let Some((settings, base)) = &self.adapters {
+            adapters::save(&folder.join(ADAPTER), trainer.model(), settings, base)?;
+        }
+        Ok(())
     }
 
-    fn restore(&mut self, folder: &Path) -> Result<(), TrainError> {
+    fn restore(&mut self, folder: &Path) -> Result<(), LearnerError> {
+        if let Some((_, base)) = &self.adapters {
+            // The base may be another one than before, and says so best here.
+            AdapterFile::open(&folder.join(ADAPTER))?.factors(self.trainer().model().config(), base)?;
+        }
         self.trainer = Some(self.take().restore(folder)?);
         Ok(())
     }

@@ -17,7 +17,7 @@ use dsv41_train::{
 };
 
 pub use options::{FinetuneArgs, TrainArgs};
-pub use plan::{Cadence, DataPlan, ModelPlan, RunPlan};
+pub use plan::{Cadence, DataPlan, ModelPlan, RunPlan, Tuning};
 
 use crate::interrupt::interruption;
 use options::Settings;

@@ -8,13 +8,14 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
 use dsv41_config::Config;
 use dsv41_train::{
+    adapters::AdapterSettings,
     data::{BatchLayout, LongLines, Manner, alignment, tasks},
     objective::ObjectiveSettings,
     optimiser::{DecayShape, OptimiserSettings, Schedule},
     trainer::{Recompute, Rounding, TrainerSettings},
 };
 
-use super::plan::{Cadence, DataPlan, ModelPlan, RunPlan};
+use super::plan::{Cadence, DataPlan, ModelPlan, RunPlan, Tuning};
 use crate::device::DeviceName;
 
 /// Examples that can wait for a batch with room for them.
@@ -57,7 +58,47 @@ pub struct FinetuneArgs {
     #[command(flatten)]
     lines: LineArgs,
     #[command(flatten)]
+    tuning: TuningArgs,
+    #[command(flatten)]
     run: RunArgs,
+}
+
+/// What of a file's model is trained: adapters, or everything.
+#[derive(Debug, Args)]
+struct TuningArgs {
+    /// Train every weight, unpacked to f32, instead of adapters beside packed ones.
+    #[arg(long, conflicts_with_all = ["rank", "alpha", "dropout", "target"])]
+    full: bool,
+    /// Rank of adapters.
+    #[arg(long, value_name = "R")]
+    rank: Option<usize>,
+    /// What adapters add is multiplied by this over the rank; by default twice the rank.
+    #[arg(long, value_name = "ALPHA", allow_negative_numbers = true)]
+    alpha: Option<f64>,
+    /// Share of adapters' inputs that each step leaves out.
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
+    dropout: f64,
+    /// Linear layers to adapt, by the end of their names with * for any characters of a part, such as attn.wq_b or
+    /// experts.*.w1; by default attention's wq_a, wq_b, wkv, wo_b and the shared experts.
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    target: Vec<String>,
+}
+
+impl TuningArgs {
+    fn tuning(&self, seed: u64) -> Tuning {
+        if self.full {
+            return Tuning::Full;
+        }
+        let usual = AdapterSettings::default();
+        let rank = self.rank.unwrap_or(usual.rank);
+        Tuning::Adapters(AdapterSettings {
+            rank,
+            alpha: self.alpha.unwrap_or(2.0 * rank as f64),
+            dropout: self.dropout,
+            targets: if self.target.is_empty() { usual.targets } else { self.target.clone() },
+            seed,
+        })
+    }
 }
 
 /// Lines to train on.
@@ -110,7 +151,7 @@ struct RunArgs {
     /// What turns gradients into updates.
     #[arg(long, value_enum, default_value_t = OptimizerArg::Adamw)]
     optimizer: OptimizerArg,
-    /// Peak learning rate of matrices; other groups keep their ratio to it.
+    /// Peak learning rate of matrices, and of adapters; other groups keep their ratio to it.
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     rate: Option<f64>,
     /// Weight decay of matrices.
@@ -303,9 +344,16 @@ impl FinetuneArgs {
             Some(extension) if extension == "json" => {
                 ModelPlan::Scratch { config: Box::new(Config::load(path)?), tokenizer }
             }
-            _ => ModelPlan::File { path: path.to_owned(), tokenizer },
+            _ => ModelPlan::File { path: path.to_owned(), tokenizer, tuning: self.tuning.tuning(self.run.seed) },
         };
-        self.run.plan(model, self.lines.plan()?)
+        let mut plan = self.run.plan(model, self.lines.plan()?)?;
+        if let ModelPlan::File { tuning: Tuning::Adapters(adapters), .. } = &plan.model {
+            adapters.validate()?;
+            plan.trainer.dropout = adapters.dropout;
+            // What is not trained has no use for losses of its own.
+            plan.trainer.objective = ObjectiveSettings::OFF;
+        }
+        Ok(plan)
     }
 }
 
@@ -354,6 +402,8 @@ impl RunArgs {
                     indexer: self.indexer_loss,
                     router_bias_rate: self.router_bias_rate,
                 },
+                dropout: 0.0,
+                seed: self.seed,
                 z_loss: self.z_loss,
             },
             device: self.device.to_string(),
@@ -417,6 +467,7 @@ impl RunArgs {
         if let Some(rate) = self.rate {
             let factor = rate / settings.matrices.rate;
             settings.groups_mut().into_iter().for_each(|group| group.rate *= factor);
+            settings.adapters.rate = rate;
         }
         let warm_up = self.warm_up.unwrap_or(steps / 20);
         settings.with_schedule(match self.schedule {

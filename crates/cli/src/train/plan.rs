@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use dsv41_config::Config;
 use dsv41_train::{
+    adapters::AdapterSettings,
     data::{BatchLayout, LongLines},
     trainer::TrainerSettings,
 };
@@ -51,7 +52,19 @@ pub enum ModelPlan {
         path: PathBuf,
         /// What makes tokens of text, instead of the file's own vocabulary.
         tokenizer: Option<PathBuf>,
+        /// What of it is trained.
+        tuning: Tuning,
     },
+}
+
+/// What of a model is trained.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Tuning {
+    /// Adapters, beside weights that stay packed and as they are.
+    Adapters(AdapterSettings),
+    /// Every weight, unpacked.
+    Full,
 }
 
 /// What is trained on.

@@ -3,18 +3,19 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use dsv41::WeightSource;
+use dsv41::{ModelError, WeightSource};
 use dsv41_config::Config;
 use dsv41_text::Tokenizer;
 use dsv41_train::{
     InitialWeights,
+    adapters::{AdapterSettings, Base},
     data::{
         Batch, BatchStream, DataError, Example, Examples, JsonLines, LineOptions, TaskExamples,
         tasks::{self, Split},
     },
 };
 
-use super::plan::{DataPlan, ModelPlan, RunPlan};
+use super::plan::{DataPlan, ModelPlan, RunPlan, Tuning};
 use crate::model_source::{ModelSource, SourceOptions, bytes_tokenizer, folded_token_map};
 
 /// Tokens of a vocabulary that has one for each byte.
@@ -25,7 +26,16 @@ pub(super) enum TrainingModel {
     /// From random weights.
     Scratch { config: Box<Config>, weights: InitialWeights, tokenizer: Option<Tokenizer> },
     /// From a file.
-    File(ModelSource),
+    File { source: ModelSource, tuning: Tuning },
+}
+
+/// Weights that are unpacked, whatever they are in their source.
+pub(super) struct Unpacked<'a>(pub(super) &'a dyn WeightSource);
+
+impl WeightSource for Unpacked<'_> {
+    fn weight(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
+        self.0.weight(name, shape)
+    }
 }
 
 impl TrainingModel {
@@ -41,9 +51,9 @@ impl TrainingModel {
                 };
                 Ok(Self::Scratch { weights: InitialWeights::new(config, seed), config: config.clone(), tokenizer })
             }
-            ModelPlan::File { path, tokenizer } => {
+            ModelPlan::File { path, tokenizer, tuning } => {
                 let options = SourceOptions { tokenizer: tokenizer.clone(), ..SourceOptions::default() };
-                Ok(Self::File(ModelSource::open(Some(path), &options)?))
+                Ok(Self::File { source: ModelSource::open(Some(path), &options)?, tuning: tuning.clone() })
             }
         }
     }
@@ -51,21 +61,29 @@ impl TrainingModel {
     pub(super) fn config(&self) -> &Config {
         match self {
             Self::Scratch { config, .. } => config,
-            Self::File(source) => source.config(),
+            Self::File { source, .. } => source.config(),
         }
     }
 
     pub(super) fn weights(&self) -> &dyn WeightSource {
         match self {
             Self::Scratch { weights, .. } => weights,
-            Self::File(source) => source.weights(),
+            Self::File { source, .. } => source.weights(),
+        }
+    }
+
+    /// The adapters that are trained, and the model that they belong to.
+    pub(super) fn adapters(&self) -> Result<Option<(AdapterSettings, Base)>> {
+        match self {
+            Self::File { source, tuning: Tuning::Adapters(settings) } => Ok(Some((settings.clone(), source.base()?))),
+            _ => Ok(None),
         }
     }
 
     pub(super) fn tokenizer(&self) -> Option<&Tokenizer> {
         match self {
             Self::Scratch { tokenizer, .. } => tokenizer.as_ref(),
-            Self::File(source) => source.tokenizer(),
+            Self::File { source, .. } => source.tokenizer(),
         }
     }
 
@@ -73,14 +91,14 @@ impl TrainingModel {
         match self {
             Self::Scratch { config, .. } if config.engram_layer_ids.is_empty() => None,
             Self::Scratch { config, .. } => Some(folded_token_map(config)),
-            Self::File(source) => source.token_map().map(<[u32]>::to_vec),
+            Self::File { source, .. } => source.token_map().map(<[u32]>::to_vec),
         }
     }
 
     pub(super) fn notes(&self) -> &[String] {
         match self {
             Self::Scratch { .. } => &[],
-            Self::File(source) => source.notes(),
+            Self::File { source, .. } => source.notes(),
         }
     }
 }

@@ -10,7 +10,7 @@ use dsv41_ops::{
 };
 use rayon::prelude::*;
 
-use crate::activation::sigmoid;
+use crate::{activation::sigmoid, norm::Order};
 
 /// Smallest magnitude whose square root the gate takes.
 const DOT_FLOOR: f64 = 1e-6;
@@ -29,6 +29,7 @@ const TOKENS: usize = 8;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gate {
     pub(super) eps: f64,
+    pub(super) order: Order,
 }
 
 /// What the gates of all tokens and copies come from, each `[n, C, 1]`.
@@ -167,6 +168,9 @@ impl Gate {
 
 impl HostOp<4> for Gate {
     fn forward_on_host<T: HostFloat>(&self, [h, k, v, w]: [View<'_, T>; 4]) -> Option<Values<T>> {
+        if self.order == Order::Backend {
+            return None;
+        }
         let &[_, copies, dim] = h.dims else { return None };
         let mut result = Values { dims: h.dims.to_vec(), values: h.values.to_vec() };
         let tokens = result.values.par_chunks_mut(copies * dim).zip(h.values.par_chunks(copies * dim));
@@ -191,6 +195,10 @@ impl HostOp<4> for Gate {
     ) -> Option<[Option<Values<T>>; 4]> {
         /// Tokens whose share of the weights' gradient is summed apart, so that it does not depend on the threads.
         const PART: usize = 256;
+
+        if self.order == Order::Backend {
+            return None;
+        }
 
         let &[_, copies, dim] = h.dims else { return None };
         let (mut of_h, mut of_k, mut of_v) = (Values::zeros_like(h), Values::zeros_like(k), Values::zeros_like(v));
@@ -230,6 +238,8 @@ mod tests {
     #[test]
     fn the_kernel_and_its_gradients_are_those_of_the_composed_operations() {
         let inputs = [numbers(&[3, 4, 7], 0.1), numbers(&[3, 4, 7], 0.2), numbers(&[3, 7], 0.3), numbers(&[4, 7], 0.4)];
-        check_op(&Gate { eps: 1e-3 }, inputs);
+        for order in [Order::Any, Order::Backend] {
+            check_op(&Gate { eps: 1e-3, order }, inputs.clone());
+        }
     }
 }

@@ -92,7 +92,7 @@ impl<B: ModelBackend> Engram<B> {
             into_primitive(value),
             into_primitive(self.q_weight.val() * self.k_weight.val()),
         ];
-        let gated = custom::<B, _, 4, 3>(Gate { eps: self.norm_eps }, inputs);
+        let gated = custom::<B, _, 4, 3>(Gate { eps: self.norm_eps, order: numerics.into() }, inputs);
         Ok(numerics.bf16(gated.reshape([batch, seq, copies, dim])))
     }
 }

@@ -63,10 +63,10 @@ impl<B: CustomOps> HyperConnection<B> {
     /// Reads the stream itself, without a norm, before the sublayer collapses it. All in f32.
     ///
     /// `h` is `[B, S, C, D]`.
-    pub fn forward(&self, h: Tensor<B, 4>) -> Mix<B> {
+    pub fn forward(&self, h: Tensor<B, 4>, numerics: Numerics) -> Mix<B> {
         let [batch, seq, copies, dim] = h.dims();
         let flat = h.reshape([batch * seq, copies * dim]);
-        let scale = inverse_rms(flat.clone(), self.norm_eps);
+        let scale = inverse_rms(flat.clone(), self.norm_eps, numerics);
         let mixes = flat.matmul(self.function.val()) * scale;
 
         let part = |index: usize, start: usize, width: usize| {

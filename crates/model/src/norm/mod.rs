@@ -8,6 +8,7 @@ use burn::{
 };
 use dsv41_ops::{CustomOps, custom, into_primitive};
 
+pub(crate) use self::op::Order;
 use self::op::{InverseRms, Normalise};
 use crate::{ModelError, Numerics, weights::Loader};
 
@@ -33,15 +34,15 @@ impl<B: CustomOps> RmsNorm<B> {
     pub fn forward<const D: usize>(&self, x: Tensor<B, D>, numerics: Numerics) -> Tensor<B, D> {
         let shape = x.dims();
         let inputs = [into_primitive(rows(x)), into_primitive(self.weight.val())];
-        numerics.bf16(custom::<B, _, 2, 2>(Normalise { eps: self.eps }, inputs).reshape(shape))
+        numerics.bf16(custom::<B, _, 2, 2>(Normalise { eps: self.eps, order: numerics.into() }, inputs).reshape(shape))
     }
 }
 
 /// `rsqrt(mean(x^2) + eps)` over the last axis, which stays with length 1.
-pub(crate) fn inverse_rms<B: CustomOps, const D: usize>(x: Tensor<B, D>, eps: f64) -> Tensor<B, D> {
+pub(crate) fn inverse_rms<B: CustomOps, const D: usize>(x: Tensor<B, D>, eps: f64, numerics: Numerics) -> Tensor<B, D> {
     let mut shape = x.dims();
     shape[D - 1] = 1;
-    custom::<B, _, 1, 2>(InverseRms { eps }, [into_primitive(rows(x))]).reshape(shape)
+    custom::<B, _, 1, 2>(InverseRms { eps, order: numerics.into() }, [into_primitive(rows(x))]).reshape(shape)
 }
 
 /// `[.., width]` as `[n, width]`.

@@ -8,6 +8,8 @@ use dsv41_ops::{
 };
 use rayon::prelude::*;
 
+use crate::Numerics;
+
 /// Rows that a thread takes at a time.
 const ROWS: usize = 16;
 
@@ -17,6 +19,7 @@ const ROWS: usize = 16;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InverseRms {
     pub(super) eps: f64,
+    pub(super) order: Order,
 }
 
 /// `w * (x * s)` with the `s` of [`InverseRms`]: `[n, width]` and `[width]` to `[n, width]`.
@@ -25,6 +28,22 @@ pub(super) struct InverseRms {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Normalise {
     pub(super) eps: f64,
+    pub(super) order: Order,
+}
+
+/// In which order the numbers of a row are summed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// In the backend's own: results that are rounded afterwards depend on the last bit of a sum.
+    Backend,
+    /// In any.
+    Any,
+}
+
+impl From<Numerics> for Order {
+    fn from(numerics: Numerics) -> Self {
+        if numerics.rounds() { Self::Backend } else { Self::Any }
+    }
 }
 
 fn inverse_rms<B: Backend>(x: Tensor<B, 2>, eps: f64) -> Tensor<B, 2> {
@@ -64,6 +83,9 @@ impl CustomOp<1> for InverseRms {
 
 impl HostOp<1> for InverseRms {
     fn forward_on_host<T: HostFloat>(&self, [x]: [View<'_, T>; 1]) -> Option<Values<T>> {
+        if self.order == Order::Backend {
+            return None;
+        }
         let &[rows, width] = x.dims else { return None };
         let scales = x.values.par_chunks(width).with_min_len(ROWS).map(|x| inverse_rms_of_row(x, self.eps));
         Some(Values { dims: vec![rows, 1], values: scales.collect() })
@@ -75,6 +97,9 @@ impl HostOp<1> for InverseRms {
         gradient: View<'_, T>,
         _: [bool; 1],
     ) -> Option<[Option<Values<T>>; 1]> {
+        if self.order == Order::Backend {
+            return None;
+        }
         let &[_, width] = x.dims else { return None };
         let mut of_x = Values::zeros_like(x);
         let rows = of_x.values.par_chunks_mut(width).zip(x.values.par_chunks(width)).zip(gradient.values);
@@ -123,6 +148,9 @@ impl CustomOp<2> for Normalise {
 
 impl HostOp<2> for Normalise {
     fn forward_on_host<T: HostFloat>(&self, [x, weight]: [View<'_, T>; 2]) -> Option<Values<T>> {
+        if self.order == Order::Backend {
+            return None;
+        }
         let &[_, width] = x.dims else { return None };
         let mut result = Values::zeros_like(x);
         let rows = result.values.par_chunks_mut(width).zip(x.values.par_chunks(width));
@@ -140,6 +168,9 @@ impl HostOp<2> for Normalise {
         gradient: View<'_, T>,
         wanted: [bool; 2],
     ) -> Option<[Option<Values<T>>; 2]> {
+        if self.order == Order::Backend {
+            return None;
+        }
         let &[_, width] = x.dims else { return None };
         let of_x = || {
             let mut of_x = Values::zeros_like(x);

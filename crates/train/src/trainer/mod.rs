@@ -22,6 +22,7 @@ use dsv41::{BlockCall, Call, ModelBackend, Objective, Transformer, parameters::P
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    adapters,
     data::Batch,
     losses::{CrossEntropy, Sequences, Totals},
     objective::{ObjectiveReport, TrainingObjective},
@@ -142,7 +143,7 @@ where
     ///
     /// # Errors
     /// When nothing is to be learnt, the model cannot be called, or the loss is not finite.
-    pub fn gradients(&self, batches: &[Batch]) -> Result<StepGradients, TrainError> {
+    pub fn gradients(&mut self, batches: &[Batch]) -> Result<StepGradients, TrainError> {
         let lines: Vec<usize> = batches.iter().flat_map(|batch| batch.lines.iter().copied()).collect();
         let targets: usize = batches.iter().map(|batch| batch.counts().targets).sum();
         if targets == 0 {
@@ -151,7 +152,8 @@ where
         let tokens: usize = batches.iter().map(|batch| batch.counts().tokens).sum();
         let mut accumulator = GradientsAccumulator::new();
         let (mut totals, mut layers) = (Totals::default(), ObjectiveReport::default());
-        for batch in batches {
+        for (index, batch) in batches.iter().enumerate() {
+            self.leave_out(Some(index as u64));
             let share = batch.counts().tokens as f64 / tokens as f64;
             let mut objective = TrainingObjective::new(&self.settings.objective, Sequences::of_batch(batch), share)?;
             let (own, gradients) = self.micro_batch(batch, targets as f64, &mut objective)?;
@@ -162,7 +164,22 @@ where
             layers.merge(objective.finish()?);
             accumulator.accumulate(&self.model, gradients);
         }
+        self.leave_out(None);
         Ok(StepGradients { gradients: accumulator.grads(), totals, layers, lines })
+    }
+
+    /// Sets what adapters leave out of a micro-batch, or that they leave nothing out.
+    fn leave_out(&mut self, micro_batch: Option<u64>) {
+        /// More micro-batches than a step has.
+        const MICRO_BATCHES: u64 = 1 << 20;
+
+        let TrainerSettings { dropout, seed, .. } = self.settings;
+        if dropout > 0.0 {
+            let number = micro_batch.map(|index| self.steps.wrapping_mul(MICRO_BATCHES).wrapping_add(index));
+            // Neighbouring seeds make unrelated masks, but the sum of two numbers would often be that of two others.
+            let seed = |number: u64| seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(number);
+            adapters::set_dropout(&mut self.model, number.map(|number| (dropout, seed(number))));
+        }
     }
 
     /// One micro-batch's share of the step's loss, and its gradients.

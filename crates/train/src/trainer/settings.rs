@@ -20,6 +20,12 @@ pub struct TrainerSettings {
     /// What is minimised besides the cross entropy.
     #[serde(default)]
     pub objective: ObjectiveSettings,
+    /// The share of adapters' inputs that a step leaves out, 0 for none.
+    #[serde(default)]
+    pub dropout: f64,
+    /// What is left out follows from it, the step and the micro-batch.
+    #[serde(default)]
+    pub seed: u64,
     /// The coefficient of the cross entropy's squared normaliser, 0 for none; see
     /// [`CrossEntropy`](crate::losses::CrossEntropy).
     #[serde(default)]

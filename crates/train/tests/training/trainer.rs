@@ -119,7 +119,7 @@ fn micro_batches_make_the_step_of_the_whole_batch_and_blocks_that_of_the_whole_g
     let off = dsv41_train::objective::ObjectiveSettings::OFF;
     let settings = |recompute| TrainerSettings { recompute, objective: off, ..settings() };
     let stepped = |recompute, batches: &[Batch]| {
-        let trainer = trainer::<Cpu>(&settings(recompute), DType::F64);
+        let mut trainer = trainer::<Cpu>(&settings(recompute), DType::F64);
         let gradients = trainer.gradients(batches).unwrap();
         let loss = gradients.totals.mean();
         (loss, values(trainer.step(gradients).unwrap().0.model()))
@@ -179,7 +179,7 @@ fn a_loss_that_is_not_finite_names_the_lines_and_the_activations() {
     let mut model = trainer.model().clone();
     let weight = &mut model.layers[2].block.attn_norm.weight;
     *weight = weight.clone().map(|weight| weight * f32::NAN);
-    let broken = Trainer::new(model, settings()).unwrap();
+    let mut broken = Trainer::new(model, settings()).unwrap();
     let batch = batches(1, 1);
     let error = broken.gradients(&batch).unwrap_err();
     let lines = &batch[0].lines;
@@ -191,7 +191,7 @@ fn a_loss_that_is_not_finite_names_the_lines_and_the_activations() {
 
 #[test]
 fn a_batch_without_targets_is_named() {
-    let trainer = trainer::<Cpu>(&settings(), DType::F32);
+    let mut trainer = trainer::<Cpu>(&settings(), DType::F32);
     let mut batch = batches(1, 1).remove(0);
     batch.targets.iter_mut().flatten().for_each(|target| *target = None);
     let error = trainer.gradients(&[batch]).unwrap_err();
@@ -216,7 +216,7 @@ fn a_checkpoint_of_another_model_or_other_settings_is_refused() {
 
 #[test]
 fn evaluation_needs_no_graph_and_changes_nothing() {
-    let trainer = trainer::<Cpu>(&settings(), DType::F32);
+    let mut trainer = trainer::<Cpu>(&settings(), DType::F32);
     let batch = batches(2, 1).remove(0);
     let before = values(trainer.model());
     let first = trainer.evaluate(&batch).unwrap();
