@@ -274,6 +274,6 @@ fn adapters_learn_lines_by_heart_on_the_handed_file() {
     let source = open(path.to_str().expect("a path of UTF-8"));
     let lines: [Vec<u32>; 2] = [(0..24).map(|i| i * 37 % 320).collect(), (0..24).map(|i| (i * i + 5) % 320).collect()];
     let trained = Trained::new(&source, &AdapterSettings { rank: 8, ..AdapterSettings::default() }, &lines, 12);
-    assert!(trained.losses[12] < 0.5 * trained.losses[0], "{:?}", trained.losses);
+    assert!(trained.losses[0] > 5.0 && trained.losses[12] < 0.1, "{:?}", trained.losses);
     assert_eq!(checksum(&path), before);
 }
