@@ -317,3 +317,73 @@ fn a_task_is_learnt_from_and_evaluated_on_examples_of_its_own() {
     assert_eq!(metrics[1]["routers"].as_array().unwrap().len(), 6);
     assert!(metrics[1]["evaluation"]["accuracy"].is_number());
 }
+
+#[test]
+fn a_trained_model_becomes_a_file_that_runs() {
+    let workshop = Workshop::new();
+    let (out, file, config) = (workshop.path("run"), workshop.path("trained.gguf"), config("nano"));
+    let (out, file) = (out.to_str().unwrap(), file.to_str().unwrap());
+    let mut args = vec!["train", "--config", &config, "--task", "arithmetic", "--out", out, "--held-out", "4"];
+    args.extend(["--steps", "2", "--batch", "1", "--length", "128"]);
+    succeed(dsv41(&args));
+    succeed(dsv41(&["convert", out, file, "--types", "q8_0"]));
+    let made = succeed(dsv41(&["generate", "--model", file, "--prompt", "12+34=", "--max-tokens", "3"]));
+    assert!(!made.trim().is_empty());
+
+    // The file in full precision computes what the checkpoint does: its next tokens are those that evaluation predicts.
+    let exact = workshop.path("exact.gguf");
+    let told = succeed(dsv41(&["convert", out, exact.to_str().unwrap(), "--types", "f32"]));
+    assert!(told.contains("read back and found as written"), "{told}");
+}
+
+/// Gives what `generate` makes of a prompt of ids.
+fn generated(model: &str, more: &[&str]) -> String {
+    let mut args = vec!["generate", "--model", model, "--ids", "7,8,11,16,23", "--max-tokens", "8"];
+    args.extend(more);
+    succeed(dsv41(&args))
+}
+
+#[test]
+fn adapters_are_trained_beside_a_file_that_stays_as_it_is() {
+    let workshop = Workshop::new();
+    let (base, config) = (workshop.path("base.gguf"), config("tiny"));
+    let base = base.to_str().unwrap();
+    succeed(dsv41(&["make-tiny", "--config", &config, "--out", base]));
+    let before = fs::read(base).unwrap();
+
+    let (data, out) = (workshop.path("lines.jsonl"), workshop.path("run"));
+    let (data, out) = (data.to_str().unwrap(), out.to_str().unwrap());
+    let mut args =
+        vec!["finetune", "--model", base, "--data", data, "--out", out, "--length", "32", "--log-every", "1"];
+    args.extend(["--steps", "12", "--rank", "8", "--dropout", "0.1", "--rate", "2e-2", "--schedule", "constant"]);
+    succeed(dsv41(&args));
+    assert!(fs::read(base).unwrap() == before, "the base is never written");
+    let metrics = workshop.metrics("run");
+    let loss = |step: usize| metrics[step]["loss"].as_f64().unwrap();
+    assert!(loss(11) < 0.9 * loss(0), "{metrics:?}");
+    assert_eq!(metrics[0]["learning_rates"].as_object().unwrap().keys().collect::<Vec<_>>(), ["adapters"]);
+
+    let adapter = workshop.path("run/checkpoints/step-000012/adapter");
+    let adapter = adapter.to_str().unwrap();
+    let merged = workshop.path("merged.gguf");
+    let merged = merged.to_str().unwrap();
+    succeed(dsv41(&["export", "--model", base, "--adapter", adapter, "--out", merged, "--types", "f32"]));
+    let adapted = generated(base, &["--adapter", adapter]);
+    assert_eq!(generated(merged, &[]), adapted);
+    assert_ne!(generated(base, &[]), adapted);
+
+    // What was trained is beside the base, so that there is no whole model to convert.
+    let err = refuse(dsv41(&["convert", out, workshop.path("no.gguf").to_str().unwrap()]));
+    assert!(err.contains("the run trained adapters of") && err.contains("export --model"), "{err}");
+
+    // Another base is noticed when the run goes on.
+    let settings = workshop.path("run/config.json");
+    let longer = fs::read_to_string(&settings).unwrap().replace("\"steps\": 12,", "\"steps\": 14,");
+    fs::write(&settings, longer).unwrap();
+    succeed(dsv41(&["make-tiny", "--config", &config, "--out", base, "--seed", "another"]));
+    let err = refuse(workshop.resume("run"));
+    assert!(err.contains("adapter") && err.contains("base.gguf"), "{err}");
+    fs::write(base, before).unwrap();
+    succeed(workshop.resume("run"));
+    assert_eq!(workshop.metrics("run").len(), 14);
+}

@@ -2,11 +2,13 @@
 
 mod linear;
 mod timing;
+mod train_step;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
 pub use linear::LinearArgs;
+pub use train_step::TrainStepArgs;
 
 /// Which part to time.
 #[derive(Debug, Args)]
@@ -19,6 +21,8 @@ pub struct BenchArgs {
 enum Part {
     /// Products of packed matrices with vectors, beside the same matrices in f32.
     Linear(LinearArgs),
+    /// One training step: forward with the loss, and backward.
+    TrainStep(TrainStepArgs),
 }
 
 /// Times what is asked for, on standard output.
@@ -28,5 +32,6 @@ enum Part {
 pub fn run(args: &BenchArgs) -> Result<()> {
     match &args.part {
         Part::Linear(args) => linear::run(args),
+        Part::TrainStep(args) => train_step::run(args),
     }
 }

@@ -19,12 +19,14 @@ pub use synthetic::SyntheticModel;
 use crate::{
     model_source::{bytes_vocabulary, folded_token_map, vocabulary_metadata},
     progress,
+    train::{TrainedModel, is_run_or_checkpoint},
 };
 
 /// Which model to convert, to what.
 #[derive(Debug, Args)]
 pub struct ConvertArgs {
-    /// A GGUF file, any member of a shard set, or the folder of a safetensors release with its config.json.
+    /// A GGUF file, any member of a shard set, the folder of a safetensors release with its config.json, or the folder of
+    /// a training run or of one of its checkpoints; of a run the best one is taken.
     source: PathBuf,
     /// The file to write; of a set, the name that its members' are made from.
     out: PathBuf,
@@ -187,6 +189,11 @@ pub fn run_convert(args: &ConvertArgs) -> Result<String> {
         let file = ModelFile::open(&args.source)?;
         let extra = chosen.as_ref().map_or_else(|| file.metadata().clone(), vocabulary_metadata);
         return args.output.write(&file, &extra, &args.out);
+    }
+    if is_run_or_checkpoint(&args.source) {
+        let model = TrainedModel::open(&args.source)?;
+        let extra = chosen.as_ref().map_or_else(|| model.metadata().clone(), vocabulary_metadata);
+        return args.output.write(&model, &extra, &args.out);
     }
     let beside = args.source.join("tokenizer.json");
     let vocabulary = match chosen {

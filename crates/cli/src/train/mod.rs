@@ -7,6 +7,7 @@ mod options;
 mod plan;
 mod session;
 mod source;
+mod trained;
 
 use std::path::Path;
 
@@ -18,6 +19,7 @@ use dsv41_train::{
 
 pub use options::{FinetuneArgs, TrainArgs};
 pub use plan::{Cadence, DataPlan, ModelPlan, RunPlan, Tuning};
+pub use trained::{TrainedModel, is_run_or_checkpoint};
 
 use crate::interrupt::interruption;
 use options::Settings;
