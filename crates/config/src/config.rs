@@ -18,7 +18,8 @@ pub enum ScoreFunc {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Storage {
-    /// bfloat16.
+    /// bfloat16, which Hugging Face's files spell out.
+    #[serde(alias = "bfloat16")]
     Bf16,
     /// e4m3 with one e8m0 scale for each 32x32 tile; their inputs pass an fp8 round trip.
     Fp8,
@@ -103,7 +104,7 @@ pub struct Config {
     pub hc_sinkhorn_iters: usize,
     /// Guard of the hyper-connections' divisions.
     pub hc_eps: f64,
-    /// Layers that begin with an engram.
+    /// Layers that begin with an engram, ascending.
     pub engram_layer_ids: Vec<usize>,
     /// Longest n-gram hashed.
     pub engram_max_ngram_size: usize,

@@ -324,6 +324,17 @@ mod tests {
     }
 
     #[test]
+    fn the_storage_has_two_spellings() {
+        for spelling in ["bf16", "bfloat16"] {
+            let mut value = released_json();
+            value["dtype"] = json!(spelling);
+            let config = load(&value).unwrap();
+            assert_eq!(config.dtype, Storage::Bf16);
+            assert!(config.to_json().contains(r#""dtype": "bf16""#), "{}", config.to_json());
+        }
+    }
+
+    #[test]
     fn every_configuration_loads_and_round_trips() {
         for name in ["v4.1-flash", "tiny", "nano", "small", "mid"] {
             let config = released(name);

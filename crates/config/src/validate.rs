@@ -161,8 +161,7 @@ impl Config {
     }
 
     fn check_source_list(&self, key: &'static str, sources: &[usize]) -> Result<(), ConfigError> {
-        let ascending = sources.is_sorted_by(|a, b| a < b);
-        require(ascending, key, list(sources), "must be ascending, each layer once")?;
+        ascending(key, sources)?;
         for &source in sources {
             let rule = format!("layer {source} must be less than n_layers = {}", self.n_layers);
             require(source < self.n_layers, key, list(sources), rule)?;
@@ -225,11 +224,10 @@ impl Config {
 
     fn check_engram(&self) -> Result<(), ConfigError> {
         let layers = &self.engram_layer_ids;
-        for (place, &layer) in layers.iter().enumerate() {
+        ascending("engram_layer_ids", layers)?;
+        for &layer in layers {
             let rule = format!("layer {layer} must be less than n_layers = {}", self.n_layers);
             require(layer < self.n_layers, "engram_layer_ids", list(layers), rule)?;
-            let unique = !layers[..place].contains(&layer);
-            require(unique, "engram_layer_ids", list(layers), format!("layer {layer} must stand there once"))?;
         }
         if !layers.is_empty() {
             size("engram_head_dim", self.engram_head_dim)?;
@@ -252,6 +250,11 @@ fn size(key: &'static str, value: usize) -> Result<(), ConfigError> {
 /// A width that a quantiser divides into groups.
 fn grouped(key: &'static str, value: usize, by: &str) -> Result<(), ConfigError> {
     require(value.is_multiple_of(GROUP), key, value, format!("must be a multiple of {GROUP}, the group of {by}"))
+}
+
+/// A list of layers.
+fn ascending(key: &'static str, layers: &[usize]) -> Result<(), ConfigError> {
+    require(layers.is_sorted_by(|a, b| a < b), key, list(layers), "must be ascending, each layer once")
 }
 
 /// Numbers enter the graph as f32, so that is where they must be in range.
@@ -462,7 +465,8 @@ mod tests {
             &fixture("tiny"),
             &[
                 (|c| c.engram_layer_ids = vec![1, 6], "engram_layer_ids", "layer 6 must be less"),
-                (|c| c.engram_layer_ids = vec![1, 1], "engram_layer_ids", "layer 1 must stand there once"),
+                (|c| c.engram_layer_ids = vec![1, 1], "engram_layer_ids", "each layer once"),
+                (|c| c.engram_layer_ids.reverse(), "engram_layer_ids", "ascending"),
                 (|c| c.engram_head_dim = 0, "engram_head_dim", "from 1"),
                 (|c| c.engram_head_dim = 48, "engram_head_dim", "multiple of 32"),
                 (|c| c.engram_pad_id = 64, "engram_pad_id", "less than vocab_size"),
