@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use dsv41_gguf::{GgufWriter, Metadata, TensorPlan, WriterOptions};
+use dsv41_quant::GgmlType;
+
 fn dsv41(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_dsv41")).args(arguments).output().expect("the command runs")
 }
@@ -188,6 +191,43 @@ fn a_made_file_generates_what_its_configuration_does() {
     let square = |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x * x)).sum::<f64>();
     let difference = square(&mut full.iter().zip(&eight_bits).map(|(a, b)| a - b)) / square(&mut full.iter().copied());
     assert!(difference > 0.0 && difference.sqrt() < 0.05, "{difference}");
+}
+
+#[test]
+fn importances_are_read_from_a_file_and_what_they_lack_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("a path of UTF-8").to_owned();
+    let (source, importance, out) = (path("nano.gguf"), path("importance.gguf"), path("out.gguf"));
+    succeeds(&["make-tiny", "--config", &config("nano.json"), "--out", &source, "--types", "f32"]);
+
+    let write = |columns: usize| {
+        let mut metadata = Metadata::new();
+        metadata.insert("general.type", "imatrix");
+        let tensors = [("in_sum2", columns), ("counts", 1)];
+        let plan = tensors.map(|(what, columns)| TensorPlan {
+            name: format!("output.weight.{what}"),
+            shape: vec![1, columns],
+            ty: GgmlType::F32,
+        });
+        let file = Path::new(&importance);
+        let mut writer = GgufWriter::create(file, &metadata, plan.to_vec(), WriterOptions::default()).expect("a plan");
+        for TensorPlan { name, shape, .. } in plan {
+            let values: Vec<u8> = (0..shape[1]).flat_map(|place| (1.0 + place as f32).to_le_bytes()).collect();
+            writer.write(&name, &values).expect("a place to write");
+        }
+        writer.finish().expect("a place to write");
+    };
+    let arguments = ["convert", &source, &out, "--types", "q4_0", "--importance", &importance];
+    write(96);
+    let report = String::from_utf8(succeeds(&arguments).stdout).expect("UTF-8");
+    let lacking = "quantised plainly, as no importances were given for them: token_embd.weight, ";
+    assert!(report.starts_with(lacking) && !report.contains("output.weight"), "{report}");
+
+    std::fs::remove_file(&out).expect("the file that was made");
+    write(95);
+    let expected = "tensor `output.weight.in_sum2` has shape [1, 95], expected [1, 96]";
+    assert_eq!(complaint(&arguments), format!("error: {importance}: {expected}"));
+    assert!(!Path::new(&out).exists());
 }
 
 #[test]

@@ -38,9 +38,9 @@ pub use error::{GgufError, HeaderFault, HeaderItem, KeyFault, ShardFault, Tensor
 pub use mapped::Advice;
 pub use metadata::Metadata;
 pub use model::{
-    Description, EngramRows, Fallback, GgufName, LaidTensor, Layout, ModelError, ModelFile, OwnTypes, PartSize,
-    Progress, ReleaseDir, Step, Summary, TensorStore, TypePlan, Types, UnknownPlan, convert, describe, fitting,
-    metadata_of,
+    Description, EngramRows, Fallback, GgufName, Importance, LaidTensor, Layout, ModelError, ModelFile, OwnTypes,
+    PartSize, Progress, Quantisation, ReleaseDir, Step, Summary, TensorStore, TypePlan, Types, UnknownPlan, Unweighted,
+    convert, describe, fitting, metadata_of,
 };
 pub use reader::Gguf;
 pub use safetensors::{Dtype, Safetensors, SafetensorsError, StoredTensor};

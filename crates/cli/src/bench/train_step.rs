@@ -127,7 +127,8 @@ fn cells(device: DeviceName, recompute: RecomputeArg, tokens: &[Vec<u32>], measu
 }
 
 fn random_ids(batch: usize, length: usize, vocab: usize) -> Vec<Vec<u32>> {
-    let id = |row: usize, place: usize| (filler::raw("", "bench/ids", (row * length + place) as u64) % vocab as u64) as u32;
+    let id =
+        |row: usize, place: usize| (filler::raw("", "bench/ids", (row * length + place) as u64) % vocab as u64) as u32;
     (0..batch).map(|row| (0..length).map(|place| id(row, place)).collect()).collect()
 }
 

@@ -9,7 +9,8 @@ use bytesize::ByteSize;
 use clap::Args;
 use dsv41_config::Config;
 use dsv41_gguf::{
-    Metadata, ModelFile, Progress, ReleaseDir, Split, Step, Summary, TensorStore, TypePlan, Types, convert,
+    Importance, Metadata, ModelFile, Progress, Quantisation, ReleaseDir, Split, Step, Summary, TensorStore, TypePlan,
+    convert,
 };
 use dsv41_quant::GgmlType;
 use dsv41_text::{TokenMap, Tokenizer, Vocabulary};
@@ -34,6 +35,10 @@ pub struct ConvertArgs {
     /// tokenizer.json).
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
+    /// What depends on each column of the matrices, as llama.cpp's `llama-imatrix` writes it in GGUF: columns that much
+    /// depends on are quantised closer.
+    #[arg(long, value_name = "FILE")]
+    importance: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -136,16 +141,23 @@ impl SplitArgs {
 
 impl OutputArgs {
     /// Writes the model and says what came of it.
-    fn write(&self, store: &dyn TensorStore, extra: &Metadata, out: &Path) -> Result<String> {
+    fn write(
+        &self,
+        store: &dyn TensorStore,
+        importance: Option<&Importance>,
+        extra: &Metadata,
+        out: &Path,
+    ) -> Result<String> {
         let plan = self.part_types.over(self.types);
-        Ok(write_model(store, &plan, extra, out, self.split.split())?.1)
+        let quantisation = Quantisation { types: &plan, importance };
+        Ok(write_model(store, quantisation, extra, out, self.split.split())?.1)
     }
 }
 
 /// Writes a model, shows how far it is, and says what came of it.
 pub(crate) fn write_model(
     store: &dyn TensorStore,
-    types: &dyn Types,
+    quantisation: Quantisation<'_>,
     extra: &Metadata,
     out: &Path,
     split: Split,
@@ -159,13 +171,31 @@ pub(crate) fn write_model(
         bar.set_length(progress.total);
         bar.set_position(progress.bytes);
     };
-    let summary = convert(store, types, extra, out, split, &mut show)?;
+    let summary = convert(store, quantisation, extra, out, split, &mut show)?;
     bar.finish_and_clear();
+    let text = report(&summary);
+    Ok((summary, text))
+}
+
+/// What a conversion made, and where it is not quite what was asked for.
+fn report(summary: &Summary) -> String {
     let mut text = String::new();
     for fallback in &summary.fallbacks {
         text += &format!(
             "{}: rows of {} do not divide into blocks of {}: written as {}\n",
             fallback.tensor, fallback.columns, fallback.wanted, fallback.given
+        );
+    }
+    let (absent, partial): (Vec<_>, Vec<_>) =
+        summary.unweighted.iter().partition(|tensor| tensor.matrices == tensor.of);
+    if !absent.is_empty() {
+        let names: Vec<&str> = absent.iter().map(|tensor| tensor.tensor.as_str()).collect();
+        text += &format!("quantised plainly, as no importances were given for them: {}\n", names.join(", "));
+    }
+    for tensor in partial {
+        text += &format!(
+            "{}: {} of {} matrices quantised plainly, as no input came to them when importances were measured\n",
+            tensor.tensor, tensor.matrices, tensor.of
         );
     }
     let total: u64 = summary.sizes.iter().map(|size| size.bytes).sum();
@@ -176,7 +206,7 @@ pub(crate) fn write_model(
         ByteSize(total).display().iec(),
         summary.copied
     );
-    Ok((summary, text))
+    text
 }
 
 /// Converts, and says what was written.
@@ -185,15 +215,16 @@ pub(crate) fn write_model(
 /// When the source cannot be used, the output cannot be written, or what was read back differs.
 pub fn run_convert(args: &ConvertArgs) -> Result<String> {
     let chosen = args.tokenizer.as_deref().map(Vocabulary::from_tokenizer_json).transpose()?;
+    let importance = args.importance.as_deref().map(Importance::open).transpose()?;
     if !args.source.is_dir() {
         let file = ModelFile::open(&args.source)?;
         let extra = chosen.as_ref().map_or_else(|| file.metadata().clone(), vocabulary_metadata);
-        return args.output.write(&file, &extra, &args.out);
+        return args.output.write(&file, importance.as_ref(), &extra, &args.out);
     }
     if is_run_or_checkpoint(&args.source) {
         let model = TrainedModel::open(&args.source)?;
         let extra = chosen.as_ref().map_or_else(|| model.metadata().clone(), vocabulary_metadata);
-        return args.output.write(&model, &extra, &args.out);
+        return args.output.write(&model, importance.as_ref(), &extra, &args.out);
     }
     let beside = args.source.join("tokenizer.json");
     let vocabulary = match chosen {
@@ -210,7 +241,7 @@ pub fn run_convert(args: &ConvertArgs) -> Result<String> {
         "{}: the model has engrams, whose token map follows from the tokenizer: give --tokenizer",
         args.source.display()
     );
-    args.output.write(&release, &extra, &args.out)
+    args.output.write(&release, importance.as_ref(), &extra, &args.out)
 }
 
 /// Makes a model from its shape, and says what was written.
@@ -223,5 +254,5 @@ pub fn run_make_tiny(args: &MakeTinyArgs) -> Result<String> {
     // A model of bytes gets their tokenizer; no text belongs to another vocabulary.
     let extra = if config.vocab_size == 256 { vocabulary_metadata(&bytes_vocabulary()) } else { Metadata::new() };
     let model = SyntheticModel::new(config, Some(map), args.seed.clone());
-    args.output.write(&model, &extra, &args.out).with_context(|| args.config.display().to_string())
+    args.output.write(&model, None, &extra, &args.out).with_context(|| args.config.display().to_string())
 }

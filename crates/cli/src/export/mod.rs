@@ -51,7 +51,7 @@ pub fn run(args: &ExportArgs) -> Result<String> {
         Some(plan) => Box::new(args.part_types.over(plan)),
         None => Box::new(OwnTypes { file: &file, chosen: args.part_types.over(TypePlan::default()) }),
     };
-    let (summary, mut text) = write_model(&merged, &*types, file.metadata(), &args.out, args.split.split())?;
+    let (summary, mut text) = write_model(&merged, (&*types).into(), file.metadata(), &args.out, args.split.split())?;
     if let Some(first) = summary.files.first() {
         let parts = rounding(&merged, &ModelFile::open(first)?)?;
         if !parts.is_empty() {

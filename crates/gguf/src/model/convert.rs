@@ -9,8 +9,9 @@ use dsv41_quant::{GgmlType, QuantError, quantise};
 
 use super::error::ModelError;
 use super::file::ModelFile;
+use super::importance::{Entry, Importance};
 use super::layout::{LaidTensor, Layout, columns, rows};
-use super::plan::Types;
+use super::plan::{TypePlan, Types};
 use super::record::metadata_of;
 use super::sizes::PartSize;
 use super::store::TensorStore;
@@ -18,6 +19,27 @@ use crate::{Advice, Gguf, GgufWriter, Metadata, Split, TensorPlan, TensorType, W
 
 /// Values converted at a time: enough for every thread to have rows, and sixteen megabytes.
 const CHUNK: usize = 1 << 22;
+
+/// How matrices become blocks. Types alone make all columns count alike.
+#[derive(Clone, Copy)]
+pub struct Quantisation<'a> {
+    /// The type for each tensor.
+    pub types: &'a dyn Types,
+    /// What depends on each column.
+    pub importance: Option<&'a Importance>,
+}
+
+impl<'a> From<&'a TypePlan> for Quantisation<'a> {
+    fn from(plan: &'a TypePlan) -> Self {
+        Self { types: plan, importance: None }
+    }
+}
+
+impl<'a> From<&'a dyn Types> for Quantisation<'a> {
+    fn from(types: &'a dyn Types) -> Self {
+        Self { types, importance: None }
+    }
+}
 
 /// How far a conversion is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +74,9 @@ pub struct Summary {
     pub fallbacks: Vec<Fallback>,
     /// Tensors of the file that were copied, as they had their type already.
     pub copied: usize,
+    /// Tensors that were quantised with importances for only some of their matrices, or for none though there was a file
+    /// of them.
+    pub unweighted: Vec<Unweighted>,
 }
 
 /// A tensor that has another type than the plan says.
@@ -67,23 +92,40 @@ pub struct Fallback {
     pub given: GgmlType,
 }
 
+/// A tensor whose columns count alike in some of its matrices or in all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unweighted {
+    /// The name in the file.
+    pub tensor: String,
+    /// Matrices without importances.
+    pub matrices: usize,
+    /// All of its matrices that importances tell apart.
+    pub of: usize,
+}
+
 /// Writes a model as one GGUF file or as a set, reads it back, and compares every byte's hash with what was written.
 ///
 /// Of `extra`, keys under `tokenizer.` and `general.` are passed on: a source file's metadata, or those of a tokenizer.
 /// Memory is bounded: tensors pass in chunks of rows, and those that the store holds in their type are copied unchanged.
 ///
 /// # Errors
-/// As [`metadata_of`], [`Layout::new`], [`GgufWriter`] and the store's; [`ModelError::Quant`] for values that a type
-/// cannot hold; [`ModelError::OverSource`] where a file of the store would be replaced; [`ModelError::ReadBack`] for a tensor that is not in the file as it was written.
-pub fn convert(
+/// As [`metadata_of`], [`Layout::new`], [`GgufWriter`] and the store's; for importances that do not fit the model
+/// [`ModelError::NoEntry`], [`ModelError::Shape`] and others that name their file; [`ModelError::Quant`] for values that a
+/// type cannot hold; [`ModelError::OverSource`] where a file of the store would be replaced; [`ModelError::ReadBack`] for a
+/// tensor that is not in the file as it was written.
+pub fn convert<'a>(
     store: &dyn TensorStore,
-    types: &dyn Types,
+    quantisation: impl Into<Quantisation<'a>>,
     extra: &Metadata,
     path: &Path,
     split: Split,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Summary, ModelError> {
+    let Quantisation { types, importance } = quantisation.into();
     let layout = Layout::new(store.tensors(), types)?;
+    if let Some(importance) = importance {
+        importance.check(&layout, store.config())?;
+    }
     let metadata = metadata(store, &layout, extra)?;
     let planned = layout.tensors.iter().map(|tensor| TensorPlan {
         name: tensor.name.clone(),
@@ -94,7 +136,7 @@ pub fn convert(
     let writer = GgufWriter::create(path, &metadata, planned.collect(), options)?;
     check_paths(store, &writer)?;
     let mut report = Report { progress, bytes: 0, total: layout.bytes() };
-    let written = write(store, &layout, writer, &mut report)?;
+    let written = write(store, &layout, importance, writer, &mut report)?;
     report.bytes = 0;
     check(&layout, &written, &mut report)?;
     let fallbacks = layout.tensors.iter().filter(|tensor| tensor.ty != tensor.wanted).map(|tensor| Fallback {
@@ -103,7 +145,13 @@ pub fn convert(
         wanted: tensor.wanted,
         given: tensor.ty,
     });
-    Ok(Summary { sizes: layout.sizes(), fallbacks: fallbacks.collect(), files: written.files, copied: written.copied })
+    Ok(Summary {
+        sizes: layout.sizes(),
+        fallbacks: fallbacks.collect(),
+        files: written.files,
+        copied: written.copied,
+        unweighted: written.unweighted,
+    })
 }
 
 /// Passes files to write of which the store reads none.
@@ -137,6 +185,7 @@ struct Written {
     /// Of the bytes of each tensor.
     hashes: Vec<u64>,
     copied: usize,
+    unweighted: Vec<Unweighted>,
 }
 
 /// The metadata of the file.
@@ -184,16 +233,18 @@ fn chunks(spec: &TensorSpec) -> impl Iterator<Item = Range<usize>> {
 fn write(
     store: &dyn TensorStore,
     layout: &Layout,
+    importance: Option<&Importance>,
     mut writer: GgufWriter,
     report: &mut Report<'_>,
 ) -> Result<Written, ModelError> {
     let mut hashes = Vec::with_capacity(layout.tensors.len());
-    let mut copied = 0;
+    let (mut copied, mut unweighted) = (0, Vec::new());
     let mut values = Vec::new();
     for tensor in &layout.tensors {
+        let entry = importance.map(|importance| importance.entry(tensor, store.config())).transpose()?.flatten();
         let mut hasher = DefaultHasher::new();
         let mut whole = true;
-        for source in &tensor.sources {
+        for (place, source) in tensor.sources.iter().enumerate() {
             for rows in chunks(source) {
                 let packed = store.packed_rows(&source.name, rows.clone(), tensor.ty)?;
                 whole &= packed.is_some();
@@ -202,7 +253,7 @@ fn write(
                     None => {
                         values.resize(rows.len() * columns(&source.shape), 0.0);
                         store.rows(&source.name, rows.clone(), &mut values)?;
-                        quantise_rows(source, rows.start, tensor.ty, &values)?.into()
+                        quantise_rows(tensor, place, rows.start, entry.as_ref(), &values)?.into()
                     }
                 };
                 hasher.write(&bytes);
@@ -212,21 +263,40 @@ fn write(
         }
         hashes.push(hasher.finish());
         copied += usize::from(whole);
+        if importance.is_some() && !whole && tensor.ty.block_len() > 1 {
+            let (matrices, of) = entry.as_ref().map_or((1, 1), Entry::unseen);
+            unweighted.extend((matrices > 0).then(|| Unweighted { tensor: tensor.name.clone(), matrices, of }));
+        }
     }
-    Ok(Written { files: writer.finish()?, hashes, copied })
+    Ok(Written { files: writer.finish()?, hashes, copied, unweighted })
 }
 
-/// Converts rows of a tensor from `start` on; errors name the row in the tensor.
-fn quantise_rows(source: &TensorSpec, start: usize, ty: GgmlType, values: &[f32]) -> Result<Vec<u8>, ModelError> {
-    quantise(ty, values, columns(&source.shape), None).map_err(|error| {
-        let error = match error {
+/// Converts rows of one of a tensor's sources from `start` on, each under the importances of its matrix; errors name the
+/// row in the source.
+fn quantise_rows(
+    tensor: &LaidTensor,
+    place: usize,
+    start: usize,
+    entry: Option<&Entry>,
+    values: &[f32],
+) -> Result<Vec<u8>, ModelError> {
+    let source = &tensor.sources[place];
+    let columns = columns(&source.shape);
+    let first = place * rows(&source.shape);
+    let all = first + start..first + start + values.len() / columns;
+    let parts: Vec<_> = entry.map_or_else(|| vec![(all.clone(), None)], |entry| entry.cut(all.clone()).collect());
+    let mut bytes = Vec::new();
+    for (rows, weights) in parts {
+        let values = &values[(rows.start - all.start) * columns..(rows.end - all.start) * columns];
+        let quantised = quantise(tensor.ty, values, columns, weights).map_err(|error| match error {
             QuantError::Value { ty, row, column, value, limit } => {
-                QuantError::Value { ty, row: start + row, column, value, limit }
+                QuantError::Value { ty, row: rows.start - first + row, column, value, limit }
             }
             other => other,
-        };
-        ModelError::Quant { tensor: source.name.clone(), source: error }
-    })
+        });
+        bytes.extend(quantised.map_err(|error| ModelError::Quant { tensor: source.name.clone(), source: error })?);
+    }
+    Ok(bytes)
 }
 
 /// Reads the files back: the model is described, and every tensor has its type and the bytes that were written.
@@ -458,7 +528,7 @@ mod tests {
             GgufWriter::create(path, &metadata, tensors.collect(), WriterOptions::default()).unwrap()
         };
         let mut report = Report { progress: &mut quiet, bytes: 0, total: 0 };
-        let written = write(&store, &layout, writer(&path), &mut report).unwrap();
+        let written = write(&store, &layout, None, writer(&path), &mut report).unwrap();
         check(&layout, &written, &mut report).unwrap();
         let mut bytes = fs::read(&path).unwrap();
         *bytes.last_mut().unwrap() ^= 1;

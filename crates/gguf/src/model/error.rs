@@ -107,6 +107,24 @@ pub enum ModelError {
         /// What it should be.
         expected: &'static str,
     },
+    /// A file of importances of another model.
+    #[error(
+        "none of its {found} tensors belongs to this model, expected names such as `blk.0.attn_q_a.weight.in_sum2`"
+    )]
+    NoEntry {
+        /// How many tensors there are.
+        found: usize,
+    },
+    /// A value that weighs nothing.
+    #[error("tensor `{tensor}`: value {place} is {value:e}, expected a finite number from 0")]
+    Weight {
+        /// The name in the file.
+        tensor: String,
+        /// The place of the value in the tensor.
+        place: usize,
+        /// The value.
+        value: f32,
+    },
     /// A tensor of the release does not hold what its shape says.
     #[error("tensor `{tensor}`: {source}")]
     Release {

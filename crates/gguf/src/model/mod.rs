@@ -5,6 +5,7 @@ mod describe;
 mod error;
 mod file;
 mod fingerprint;
+mod importance;
 mod layout;
 mod names;
 mod plan;
@@ -15,10 +16,11 @@ mod store;
 #[cfg(test)]
 mod testing;
 
-pub use convert::{Fallback, Progress, Step, Summary, convert};
+pub use convert::{Fallback, Progress, Quantisation, Step, Summary, Unweighted, convert};
 pub use describe::{Description, describe};
 pub use error::ModelError;
 pub use file::{EngramRows, ModelFile};
+pub use importance::Importance;
 pub use layout::{LaidTensor, Layout};
 pub use names::GgufName;
 pub use plan::{OwnTypes, TypePlan, Types, UnknownPlan, fitting};
