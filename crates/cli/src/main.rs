@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use dsv41_cli::bench::{self, BenchArgs};
 use dsv41_cli::convert::{self, ConvertArgs, MakeTinyArgs};
 use dsv41_cli::export::{self, ExportArgs};
-use dsv41_cli::generate::{self, GenerateArgs};
+use dsv41_cli::generate::{self, ConsoleError, GenerateArgs};
 use dsv41_cli::inspect::{self, InspectArgs};
 use dsv41_cli::message::one_line;
 use dsv41_cli::train::{self, FinetuneArgs, TrainArgs};
@@ -60,10 +60,11 @@ enum Command {
 fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(output) => print(&output),
-        Err(error) => {
-            complain(&one_line(&error));
-            ExitCode::from(2)
-        }
+        Err(error) => match error.downcast() {
+            Ok(ConsoleError::Output(error)) => unprinted(&error),
+            Ok(error) => bad_input(&error.into()),
+            Err(error) => bad_input(&error),
+        },
     }
 }
 
@@ -81,15 +82,23 @@ fn run(cli: Cli) -> anyhow::Result<String> {
     }
 }
 
-/// Prints to standard output, whose reader may have seen enough before the end.
+/// Prints to standard output.
 fn print(output: &str) -> ExitCode {
-    match io::stdout().lock().write_all(output.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            complain(&error);
-            ExitCode::FAILURE
-        }
-        _ => ExitCode::SUCCESS,
+    io::stdout().lock().write_all(output.as_bytes()).map_or_else(|error| unprinted(&error), |()| ExitCode::SUCCESS)
+}
+
+/// What becomes of an output that cannot be written: nothing, where its reader has seen enough.
+fn unprinted(error: &io::Error) -> ExitCode {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return ExitCode::SUCCESS;
     }
+    complain(&format!("the output cannot be written: {error}"));
+    ExitCode::FAILURE
+}
+
+fn bad_input(error: &anyhow::Error) -> ExitCode {
+    complain(&one_line(error));
+    ExitCode::from(2)
 }
 
 /// One line on standard error. Errors of this workspace name their causes themselves.

@@ -194,6 +194,41 @@ fn a_made_file_generates_what_its_configuration_does() {
 }
 
 #[test]
+fn what_cannot_be_written_is_told_and_leaves_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = folder.path().to_str().expect("a path of UTF-8");
+    let missing = format!("{place}/none/nano.gguf");
+    let make = |out: &str| complaint(&["make-tiny", "--config", &config("tiny.json"), "--out", out]);
+    assert_eq!(make(place), format!("error: {place}: cannot be created: is a directory"));
+    let found = make(&missing);
+    assert!(found.starts_with(&format!("error: {missing}: cannot be created: No such file or directory")), "{found}");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_standard_output_is_told() {
+    for arguments in [&["generate", "--ids", "1", "--max-tokens", "1"][..], &["inspect", &config("nano.json")]] {
+        let full = std::fs::File::create("/dev/full").expect("a device");
+        let output = Command::new(env!("CARGO_BIN_EXE_dsv41")).args(arguments).stdout(full).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let found = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(found.contains("error: the output cannot be written: No space left on device"), "{found}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn devices_are_not_replaced() {
+    use std::os::unix::fs::FileTypeExt as _;
+
+    let found = complaint(&["generate", "--ids", "1", "--max-tokens", "0", "--logits", "/dev/null"]);
+    let expected = "error: /dev/null: the logits cannot be written: it is a device, expected a file or a new name";
+    assert_eq!(found, expected);
+    assert!(std::fs::metadata("/dev/null").expect("a device").file_type().is_char_device());
+}
+
+#[test]
 fn importances_are_read_from_a_file_and_what_they_lack_is_told() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name).to_str().expect("a path of UTF-8").to_owned();
@@ -237,20 +272,25 @@ fn bad_input_is_told_on_one_line() {
     std::fs::write(&text, "rooted in text").expect("a file");
     let text = text.to_str().expect("a path of UTF-8");
     let tiny = config("tiny.json");
-    let cases: [(&[&str], String); 9] = [
+    let folder = folder.path().to_str().expect("a path of UTF-8");
+    let cases: [(&[&str], String); 12] = [
         (&["--model", text, "--ids", "1"], format!("{text}: header, at byte 0: begins with `root`, expected `GGUF`")),
         (&["--ids", "256"], "token id 256 at sequence 0, position 0: the vocabulary has 256".to_owned()),
         (&["--ids", "1,2,3", "--context", "2"], "3 positions asked for, the context holds 2".to_owned()),
         (&["--ids", "1", "--context", "513"], "513 positions asked for, the context holds 512".to_owned()),
         (&["--ids", "one"], "`one` is no token id: expected numbers between spaces or commas, or @FILE".to_owned()),
         (&["--ids", "1", "--temperature", "-1"], "temperature is -1: expected a number from 0".to_owned()),
-        (&["--ids", "1", "--threads", "0"], "--threads is 0: at least one thread has to compute".to_owned()),
+        (&["--ids", "1", "--threads", "0"], "--threads is 0: expected 1 to 1024".to_owned()),
         (
             &["--model", &tiny, "--prompt", "a"],
-            "the model's file has no vocabulary: give --tokenizer with a tokenizer.json, or --ids instead of text"
-                .to_owned(),
+            format!(
+                "{tiny}: no vocabulary in this file: give --tokenizer with a tokenizer.json, or --ids instead of text"
+            ),
         ),
         (&["--model", &tiny], "nothing to go on from: give --prompt, --prompt-file or --ids".to_owned()),
+        (&["--prompt", ""], "--prompt: the prompt is empty".to_owned()),
+        (&["--model", folder, "--ids", "1"], format!("{folder}: cannot be opened: is a directory")),
+        (&["--ids", "1", "--logits", folder], format!("{folder}: the logits cannot be written: is a directory")),
     ];
     for (arguments, expected) in cases {
         let arguments: Vec<&str> = [&["generate"], arguments].concat();

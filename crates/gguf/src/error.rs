@@ -72,6 +72,10 @@ fn prefix(file: Option<&Path>) -> String {
     file.map(|file| format!("{}: ", file.display())).unwrap_or_default()
 }
 
+fn beginning(found: &[u8]) -> String {
+    if found.is_empty() { "the file is empty".to_owned() } else { format!("begins with `{}`", found.escape_ascii()) }
+}
+
 /// A part of a file before the tensors' data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeaderItem {
@@ -103,7 +107,7 @@ impl fmt::Display for HeaderItem {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderFault {
     /// Another format.
-    #[error("begins with `{}`, expected `GGUF`", .found.escape_ascii())]
+    #[error("{}, expected `GGUF`", beginning(.found))]
     Magic {
         /// The first bytes: four, or as many as there are.
         found: Vec<u8>,

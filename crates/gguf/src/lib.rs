@@ -28,6 +28,7 @@ mod format;
 mod mapped;
 mod metadata;
 mod model;
+mod new_file;
 mod reader;
 mod safetensors;
 mod tensor;
@@ -42,6 +43,7 @@ pub use model::{
     PartSize, Progress, Quantisation, ReleaseDir, Step, Summary, TensorStore, TypePlan, Types, UnknownPlan, Unweighted,
     convert, describe, fitting, metadata_of,
 };
+pub use new_file::{NewFile, WholeFile};
 pub use reader::Gguf;
 pub use safetensors::{Dtype, Safetensors, SafetensorsError, StoredTensor};
 pub use tensor::{TensorInfo, TensorType};

@@ -46,6 +46,9 @@ impl AsRef<[u8]> for Share {
 impl MappedFile {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
+        if file.metadata()?.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
         // SAFETY: the map is read-only, and no byte of it is relied on to stay as it was checked: whoever changes the
         // file meanwhile gets other numbers, and whoever cuts it ends the process by a signal, as with every reader
         // that maps model files.

@@ -4,13 +4,13 @@ mod synthetic;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use bytesize::ByteSize;
 use clap::Args;
 use dsv41_config::Config;
 use dsv41_gguf::{
-    Importance, Metadata, ModelFile, Progress, Quantisation, ReleaseDir, Split, Step, Summary, TensorStore, TypePlan,
-    convert,
+    Importance, Metadata, ModelError, ModelFile, Progress, Quantisation, ReleaseDir, Split, Step, Summary, TensorStore,
+    TypePlan, convert,
 };
 use dsv41_quant::GgmlType;
 use dsv41_text::{TokenMap, Tokenizer, Vocabulary};
@@ -147,7 +147,7 @@ impl OutputArgs {
         importance: Option<&Importance>,
         extra: &Metadata,
         out: &Path,
-    ) -> Result<String> {
+    ) -> Result<String, ModelError> {
         let plan = self.part_types.over(self.types);
         let quantisation = Quantisation { types: &plan, importance };
         Ok(write_model(store, quantisation, extra, out, self.split.split())?.1)
@@ -161,7 +161,7 @@ pub(crate) fn write_model(
     extra: &Metadata,
     out: &Path,
     split: Split,
-) -> Result<(Summary, String)> {
+) -> Result<(Summary, String), ModelError> {
     let bar = progress::bytes("writing", 0);
     let mut show = |progress: Progress<'_>| {
         bar.set_message(match progress.step {
@@ -219,12 +219,14 @@ pub fn run_convert(args: &ConvertArgs) -> Result<String> {
     if !args.source.is_dir() {
         let file = ModelFile::open(&args.source)?;
         let extra = chosen.as_ref().map_or_else(|| file.metadata().clone(), vocabulary_metadata);
-        return args.output.write(&file, importance.as_ref(), &extra, &args.out);
+        let written = args.output.write(&file, importance.as_ref(), &extra, &args.out);
+        return Ok(written.map_err(|error| error.within(&args.source))?);
     }
     if is_run_or_checkpoint(&args.source) {
         let model = TrainedModel::open(&args.source)?;
         let extra = chosen.as_ref().map_or_else(|| model.metadata().clone(), vocabulary_metadata);
-        return args.output.write(&model, importance.as_ref(), &extra, &args.out);
+        let written = args.output.write(&model, importance.as_ref(), &extra, &args.out);
+        return Ok(written.map_err(|error| error.within(&args.source))?);
     }
     let beside = args.source.join("tokenizer.json");
     let vocabulary = match chosen {
@@ -241,7 +243,8 @@ pub fn run_convert(args: &ConvertArgs) -> Result<String> {
         "{}: the model has engrams, whose token map follows from the tokenizer: give --tokenizer",
         args.source.display()
     );
-    args.output.write(&release, importance.as_ref(), &extra, &args.out)
+    let written = args.output.write(&release, importance.as_ref(), &extra, &args.out);
+    Ok(written.map_err(|error| error.within(&args.source))?)
 }
 
 /// Makes a model from its shape, and says what was written.
@@ -254,5 +257,6 @@ pub fn run_make_tiny(args: &MakeTinyArgs) -> Result<String> {
     // A model of bytes gets their tokenizer; no text belongs to another vocabulary.
     let extra = if config.vocab_size == 256 { vocabulary_metadata(&bytes_vocabulary()) } else { Metadata::new() };
     let model = SyntheticModel::new(config, Some(map), args.seed.clone());
-    args.output.write(&model, None, &extra, &args.out).with_context(|| args.config.display().to_string())
+    let written = args.output.write(&model, None, &extra, &args.out);
+    Ok(written.map_err(|error| error.within(&args.config))?)
 }

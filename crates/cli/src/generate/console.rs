@@ -1,5 +1,6 @@
 use std::io::{self, Write};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -24,8 +25,13 @@ pub enum ConsoleError {
     #[error("the output cannot be written: {0}")]
     Output(#[source] io::Error),
     /// The logits cannot be written.
-    #[error("the logits cannot be written: {0}")]
-    Logits(#[source] io::Error),
+    #[error("{}: the logits cannot be written: {source}", path.display())]
+    Logits {
+        /// Where to.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
     /// A token has no text.
     #[error(transparent)]
     Text(#[from] TextError),
@@ -111,7 +117,7 @@ impl<'a, W: Write> Console<'a, W> {
         let ended = if self.made > 0 { "\n" } else { "" };
         self.output.write_all(ended.as_bytes()).and_then(|()| self.output.flush()).map_err(ConsoleError::Output)?;
         if let Some(logits) = self.logits.take() {
-            logits.finish().map_err(ConsoleError::Logits)?;
+            logits.finish()?;
         }
         let prefilled = self.prefilled.unwrap_or_else(Instant::now);
         Ok(Speed {
@@ -152,7 +158,7 @@ impl<W: Write> Observer for Console<'_, W> {
     }
 
     fn logits(&mut self, row: &[f32]) -> ControlFlow<()> {
-        let written = self.logits.as_mut().map_or(Ok(()), |file| file.write(row)).map_err(ConsoleError::Logits);
+        let written = self.logits.as_mut().map_or(Ok(()), |file| file.write(row));
         self.after(written)
     }
 

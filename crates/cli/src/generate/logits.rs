@@ -1,37 +1,40 @@
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
+use dsv41_gguf::NewFile;
+
+use super::ConsoleError;
 
 /// A file of raw little-endian f32 rows that appears under its name when it is whole.
 pub(crate) struct LogitsFile {
     path: PathBuf,
-    file: BufWriter<NamedTempFile>,
+    file: NewFile,
 }
 
 impl LogitsFile {
     /// Begins a file that will be called `path`.
     ///
     /// # Errors
-    /// When its folder cannot be written to.
-    pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let file = NamedTempFile::new_in(folder)?;
-        Ok(Self { path: path.to_owned(), file: BufWriter::new(file) })
+    /// As [`NewFile::create`].
+    pub(crate) fn create(path: &Path) -> Result<Self, ConsoleError> {
+        let file = NewFile::create(path).map_err(unwritten(path))?;
+        Ok(Self { path: path.to_owned(), file })
     }
 
     /// Appends one row.
-    pub(crate) fn write(&mut self, row: &[f32]) -> io::Result<()> {
-        row.iter().try_for_each(|value| self.file.write_all(&value.to_le_bytes()))
+    pub(crate) fn write(&mut self, row: &[f32]) -> Result<(), ConsoleError> {
+        let written = row.iter().try_for_each(|value| self.file.write(&value.to_le_bytes()));
+        written.map_err(unwritten(&self.path))
     }
 
     /// Gives the file its name.
-    pub(crate) fn finish(self) -> io::Result<()> {
-        let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.as_file().sync_all()?;
-        file.persist(&self.path)?;
-        Ok(())
+    pub(crate) fn finish(self) -> Result<(), ConsoleError> {
+        self.file.close().and_then(dsv41_gguf::WholeFile::publish).map_err(unwritten(&self.path))
     }
+}
+
+fn unwritten(path: &Path) -> impl FnOnce(io::Error) -> ConsoleError {
+    |source| ConsoleError::Logits { path: path.to_owned(), source }
 }
 
 #[cfg(test)]

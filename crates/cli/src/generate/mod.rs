@@ -36,6 +36,9 @@ use logits::LogitsFile;
 /// Tokens that the built-in model is given where there is no prompt.
 const SAMPLE_PROMPT: &str = "The quick brown fox jumps over the lazy dog. The quick brown ";
 
+/// Threads that `--threads` may ask for: more than the largest machines have, and few enough to start.
+const MOST_THREADS: usize = 1024;
+
 /// What to generate, from what, and how.
 #[derive(Debug, Args)]
 pub struct GenerateArgs {
@@ -145,7 +148,7 @@ enum ActivationsArg {
 /// Bad input, an absent device, a model that cannot be used, output that cannot be written.
 pub fn run(args: &GenerateArgs) -> Result<()> {
     if let Some(threads) = args.threads {
-        ensure!(threads > 0, "--threads is 0: at least one thread has to compute");
+        ensure!((1..=MOST_THREADS).contains(&threads), "--threads is {threads}: expected 1 to {MOST_THREADS}");
         rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().context("the threads cannot be started")?;
     }
     let source_options = SourceOptions { tokenizer: args.tokenizer.clone(), memory_limit: args.memory_limit };
@@ -176,7 +179,7 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
     loading.finish_and_clear();
 
     let interrupted = interruption()?;
-    let logits = args.logits.as_deref().map(LogitsFile::create).transpose().map_err(ConsoleError::Logits)?;
+    let logits = args.logits.as_deref().map(LogitsFile::create).transpose()?;
     let shown = source.tokenizer().map_or(Shown::Ids, |tokenizer| Shown::Text(StreamDecoder::new(tokenizer)));
     let stop = StopStrings::new(args.stop.clone());
     let mut console = Console::new(io::stdout().lock(), shown, stop, logits, prompt.len(), interrupted);
@@ -218,10 +221,12 @@ fn prompt_ids(args: &GenerateArgs, source: &ModelSource) -> Result<Vec<u32>> {
         (None, None) => bail!("nothing to go on from: give --prompt, --prompt-file or --ids"),
     };
     let Some(tokenizer) = source.tokenizer() else {
-        bail!("the model's file has no vocabulary: give --tokenizer with a tokenizer.json, or --ids instead of text");
+        let model = args.model.as_deref().map(|path| path.display().to_string()).unwrap_or_default();
+        bail!("{model}: no vocabulary in this file: give --tokenizer with a tokenizer.json, or --ids instead of text");
     };
     let ids = if args.chat { chat_ids(args, tokenizer, text)? } else { text_ids(tokenizer, &text)? };
-    ensure!(!ids.is_empty(), "the prompt is empty");
+    let place = args.prompt_file.as_deref().map_or_else(|| "--prompt".to_owned(), |path| path.display().to_string());
+    ensure!(!ids.is_empty(), "{place}: the prompt is empty");
     Ok(ids)
 }
 

@@ -21,6 +21,9 @@ pub enum ModelError {
     /// The file says all of a configuration that cannot be.
     #[error("the model it describes cannot be: {0}")]
     Config(#[from] ConfigError),
+    /// The configuration beside a release cannot be used.
+    #[error(transparent)]
+    Configuration(ConfigError),
     /// A file of another architecture.
     #[error("architecture `{found}` ({model}), expected `deepseek41` (DeepSeek-V4.1)")]
     Architecture {
@@ -190,10 +193,11 @@ impl From<GgufError> for ModelError {
 }
 
 impl ModelError {
-    /// The same error, saying which file it is in; errors of the container say so themselves.
-    pub(crate) fn within(self, file: &Path) -> Self {
+    /// The same error, saying which file it is in; errors of the container say so themselves, and none says so twice.
+    #[must_use]
+    pub fn within(self, file: &Path) -> Self {
         match self {
-            Self::Gguf(_) | Self::In { .. } | Self::Safetensors(_) => self,
+            Self::Gguf(_) | Self::In { .. } | Self::Safetensors(_) | Self::Configuration(_) => self,
             error => Self::In { file: file.to_owned(), error: Box::new(error) },
         }
     }

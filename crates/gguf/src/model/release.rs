@@ -36,10 +36,10 @@ impl ReleaseDir {
     /// `token_map` is the engram's, which the release leaves to its tokenizer.
     ///
     /// # Errors
-    /// [`ModelError::Config`] for the configuration, errors of the container for the files, and
+    /// [`ModelError::Configuration`] for its `config.json`, errors of the container for the files, and
     /// [`ModelError::Shape`] and [`ModelError::Dtype`] for tensors.
     pub fn open(folder: &Path, token_map: Option<Vec<u32>>) -> Result<Self, ModelError> {
-        let config = Config::load(&folder.join(CONFIG))?;
+        let config = Config::load(&folder.join(CONFIG)).map_err(ModelError::Configuration)?;
         let files = Safetensors::open(folder)?;
         let tensors = config.tensors();
         let places = tensors.iter().enumerate().map(|(place, spec)| (spec.name.clone(), place)).collect();
@@ -299,6 +299,15 @@ mod tests {
             storages.insert(spec.storage);
         }
         assert_eq!(storages.len(), 5, "{storages:?}");
+    }
+
+    #[test]
+    fn a_configuration_that_cannot_be_used_is_named() {
+        let folder = folder(|_| {});
+        let path = folder.path().join(CONFIG);
+        fs::write(&path, "{}").unwrap();
+        let error = open(&folder).unwrap_err().to_string();
+        assert_eq!(error, format!("{}: key `n_layers` is missing", path.display()));
     }
 
     /// fp4 and MXFP4 are the same codes and scales in another order.

@@ -2,23 +2,20 @@
 
 mod encode;
 mod layout;
-mod temporary;
 
 use std::io;
 use std::path::{Path, PathBuf};
-
-use tempfile::TempPath;
 
 use crate::error::{GgufError, HeaderFault, KeyFault, TensorFault};
 use crate::format::{
     ALIGNMENT, DEFAULT_ALIGNMENT, LONGEST_KEY, Place, SHARD, SHARD_COUNT, TENSOR_COUNT, check_alignment,
 };
 use crate::metadata::Metadata;
+use crate::new_file::{NewFile, WholeFile};
 use crate::tensor::fault_in;
 use crate::value::{Array, Value};
 pub use layout::TensorPlan;
 use layout::{PlannedFile, PlannedTensor, lay_out};
-use temporary::{Temporary, sync_names};
 
 /// How files are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,9 +66,9 @@ pub struct GgufWriter {
     tensors: Vec<PlannedTensor>,
     files: Vec<PlannedFile>,
     /// The first files of the plan, whole.
-    closed: Vec<TempPath>,
+    closed: Vec<WholeFile>,
     /// The next. None once all are whole, or a write has failed.
-    open: Option<Temporary>,
+    open: Option<NewFile>,
     /// The tensor whose turn it is, and how many of its bytes are written.
     next: usize,
     written: u64,
@@ -149,10 +146,9 @@ impl GgufWriter {
             return Err(GgufError::io(&file.path, "written")(earlier_failure()));
         }
         let paths: Vec<PathBuf> = self.files.into_iter().map(|file| file.path).collect();
-        for (temporary, path) in self.closed.into_iter().zip(&paths) {
-            temporary.persist(path).map_err(|error| GgufError::io(path, "renamed")(error.error))?;
+        for (whole, path) in self.closed.into_iter().zip(&paths) {
+            whole.publish().map_err(GgufError::io(path, "renamed"))?;
         }
-        sync_names(&self.path).map_err(GgufError::io(&self.path, "written"))?;
         Ok(paths)
     }
 
@@ -195,7 +191,7 @@ impl GgufWriter {
             metadata.insert(TENSOR_COUNT, self.tensors.len() as i32);
         }
         let header = encode::header(&metadata, &self.tensors[file.tensors.clone()], self.alignment as usize);
-        let mut open = Temporary::beside(&file.path).map_err(GgufError::io(&file.path, "created"))?;
+        let mut open = NewFile::create(&file.path).map_err(GgufError::io(&file.path, "created"))?;
         open.write(&header).map_err(GgufError::io(&file.path, "written"))?;
         self.open = Some(open);
         Ok(())

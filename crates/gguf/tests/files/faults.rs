@@ -22,7 +22,7 @@ fn a_file_of_another_format_is_refused() {
     for (bytes, expected) in [
         (&b"PK\x03\x04 and more"[..], r"begins with `PK\x03\x04`, expected `GGUF`"),
         (b"GGU", "begins with `GGU`, expected `GGUF`"),
-        (b"", "begins with ``, expected `GGUF`"),
+        (b"", "the file is empty, expected `GGUF`"),
     ] {
         assert_eq!(Raw(bytes.to_vec()).message(), format!("m.gguf: header, at byte 0: {expected}"));
     }
@@ -282,7 +282,7 @@ fn files_that_cannot_be_opened_are_named() {
     assert!(opening(folder.path()).starts_with(&format!("{}: cannot be opened: ", folder.path().display())));
     let empty = folder.path().join("empty.gguf");
     fs::write(&empty, b"").unwrap();
-    assert_eq!(opening(&empty), format!("{}: header, at byte 0: begins with ``, expected `GGUF`", empty.display()));
+    assert_eq!(opening(&empty), format!("{}: header, at byte 0: the file is empty, expected `GGUF`", empty.display()));
 }
 
 fn opening(path: &Path) -> String {
