@@ -1,8 +1,9 @@
 //! Products with packed matrices: how long they take and how exact they are, beside candle's, the same product in f32,
 //! and a copy of the packed bytes.
 //!
-//! Contestants take turns, so that what else the machine does meets all of them, and ratios are medians of those of the
-//! rounds. Candle comes with the feature `candle`, and has the instruction set that it is built for:
+//! Contestants take turns, so that what else the machine does meets all of them. Times are the least of all rounds, and
+//! ratios those of the least times, with the medians of the rounds' ratios beside them. Candle comes with the feature
+//! `candle`, and has the instruction set that it is built for:
 //!
 //! ```console
 //! $ RUSTFLAGS="-C target-cpu=native" cargo bench -p dsv41-quant --features candle

@@ -5,12 +5,12 @@ use std::fmt::Write;
 use super::case::{Measured, Times};
 use super::contestant::Name;
 
-/// The products' times and errors, and their ratios.
+/// The products' least times and their errors, and the ratios of the times.
 pub(crate) fn tables(results: &[Measured]) -> String {
     let mut text = String::new();
     let header = ["matrix, vectors", "f32", "8 bits", "candle", "dense f32", "copy", "f32 error", "8 bits", "candle"];
     table(&mut text, &header, results, |result| {
-        let time = |name| cell(result.find(name).map(|times| 1e3 * median(&times.seconds)), |ms| format!("{ms:.3} ms"));
+        let time = |name| cell(result.find(name).map(|times| 1e3 * least(&times.seconds)), |ms| format!("{ms:.3} ms"));
         let error = |name| cell(result.find(name).and_then(|times| times.error), |error| format!("{error:.1e}"));
         let times = [Name::F32, Name::Int8, Name::Candle, Name::Dense, Name::Copy].map(time);
         times.into_iter().chain([Name::F32, Name::Int8, Name::Candle].map(error)).collect()
@@ -28,7 +28,8 @@ pub(crate) fn tables(results: &[Measured]) -> String {
         "8 bits GB/s",
     ];
     table(&mut text, &header, results, |result| {
-        let ratio = |over, under| cell(result.ratio(over, under), |ratio| format!("{ratio:.2}"));
+        let ratio =
+            |over, under| cell(result.ratio(over, under), |[least, median]| format!("{least:.2} ({median:.2})"));
         let speed = |name| cell(result.speed(name), |speed| format!("{speed:.1}"));
         vec![
             ratio(Name::Candle, Name::Int8),
@@ -63,7 +64,7 @@ fn line<'a>(text: &mut String, cells: impl Iterator<Item = &'a str>) {
 }
 
 /// A dash for who did not take part.
-fn cell(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
+fn cell<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), show)
 }
 
@@ -72,17 +73,21 @@ impl Measured {
         self.contestants.iter().find(|times| times.name == name)
     }
 
-    /// How much longer one contestant takes than another: the median of the rounds.
-    fn ratio(&self, over: Name, under: Name) -> Option<f64> {
+    /// How much longer one contestant takes than another: by the least times, and the median of the rounds.
+    fn ratio(&self, over: Name, under: Name) -> Option<[f64; 2]> {
         let (over, under) = (self.find(over)?, self.find(under)?);
         let ratios: Vec<f64> = over.seconds.iter().zip(&under.seconds).map(|(over, under)| over / under).collect();
-        Some(median(&ratios))
+        Some([least(&over.seconds) / least(&under.seconds), median(&ratios)])
     }
 
-    /// Packed bytes in a second, in units of 10^9.
+    /// Packed bytes in a second of the least time, in units of 10^9.
     fn speed(&self, name: Name) -> Option<f64> {
-        self.find(name).map(|times| self.packed_bytes as f64 / median(&times.seconds) / 1e9)
+        self.find(name).map(|times| self.packed_bytes as f64 / least(&times.seconds) / 1e9)
     }
+}
+
+fn least(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
 fn median(values: &[f64]) -> f64 {
