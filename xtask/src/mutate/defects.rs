@@ -211,8 +211,8 @@ pub(super) const DEFECTS: &[Defect] = &[
         name: "hidden-positions-picked",
         what: "with fewer visible positions than index_topk, hidden ones are attended",
         file: "attention/select.rs",
-        from: "if keep_masked { t < visible } else { row[t] > f64::NEG_INFINITY }",
-        to: "!keep_masked || t < visible",
+        from: "false => row[t] > f64::NEG_INFINITY,",
+        to: "false => true,",
     },
     Defect {
         name: "newest-block-not-pinned",
