@@ -184,10 +184,29 @@ fn an_adapter_learns_on_a_packed_file_and_is_exported() {
             || linear.contains("shared_experts");
         assert_eq!(bytes(&written) != bytes(&original), is_adapted, "{}", tensor.name);
     }
+    let shared = original.tensors().iter().filter(|tensor| tensor.name.contains(".shared_experts."));
+    let names: Vec<&str> = shared.map(|tensor| tensor.name.as_str()).collect();
+    let of = [&base, &floats, &packed].map(|path| values(&model_file(path), &names));
+    let percent = |part: &[f32], than: &[f32], whole: &[f32]| {
+        let square = |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
+        let differences = square(&mut part.iter().zip(than).map(|(a, b)| a - b));
+        100.0 * (differences / square(&mut whole.iter().copied())).sqrt()
+    };
+    let [base_values, sums, rounded] = &of;
     let line = report.lines().find(|line| line.trim_start().starts_with("shared experts")).expect("a line of the part");
-    assert!(line.contains("q4_0") && line.contains("18"), "{report}");
+    let cells: Vec<&str> = line.split_whitespace().collect();
+    let change = format!("{:.3}%", percent(sums, base_values, base_values));
+    let error = format!("{:.3}%", percent(rounded, sums, sums));
+    // 4-bit values round to themselves.
+    assert_eq!(cells[2..], ["q4_0", "18", &change, &error, "0.000%"], "{report}");
     assert!(largest_difference(&with_adapter, &workshop.logits(&packed, &[])) > 1e-4, "4 bits round");
     assert_eq!(checksum(Path::new(&base)), before);
+}
+
+/// All values of some tensors.
+fn values(file: &ModelFile, names: &[&str]) -> Vec<f32> {
+    let tensors = file.tensors().iter().filter(|tensor| names.contains(&tensor.name.as_str()));
+    tensors.flat_map(|tensor| file.values(&tensor.name, &tensor.shape).expect("values")).collect()
 }
 
 fn model_file(path: &str) -> ModelFile {

@@ -63,9 +63,9 @@ pub fn run(args: &ExportArgs) -> Result<String> {
 
 const EXPLANATION: &str = "  \
   matrices  those that adapters change or that have another type than before; all others were copied
-  change    root mean square of what adapters add, of the base's
-  rounded   the same of the error of rounding to the type, of the exact sum's
-  base      what rounding to that type again does to the base's own values
+  change    root mean square of what adapters add, as a share of the base's
+  rounded   root mean square of the error of rounding the sums to the type, as a share of theirs
+  base      the same of rounding the base's own values to the type once more
 ";
 
 fn table(parts: &[PartRounding]) -> Table<6> {
