@@ -122,7 +122,10 @@ impl GgufWeights {
 
 impl WeightSource for GgufWeights {
     fn weight(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
-        self.file.values(name, shape).map_err(|error| refused(name, error))
+        let values = self.file.values(name, shape).map_err(|error| refused(name, error))?;
+        // The values are copies: the pages that they came from are not needed besides.
+        advise_on(&self.file, name, Advice::DontNeed);
+        Ok(values)
     }
 
     fn packed(&self, name: &str, shape: [usize; 2]) -> Result<Option<PackedMatrix>, ModelError> {
@@ -151,14 +154,23 @@ fn refused(name: &str, error: dsv41_gguf::ModelError) -> ModelError {
 /// Tells the system about the bytes of one expert, in the stacks of its layer.
 fn advise(file: &ModelFile, (layer, expert): (usize, usize), advice: Advice) {
     for matrix in ["w1", "w2", "w3"] {
-        let name = format!("layers.{layer}.ffn.experts.{expert}.{matrix}.weight");
-        let stack = GgufName::of(&name).and_then(|place| file.gguf().tensor(&place.tensor));
-        if let Some(stack) = stack {
-            let rows = stack.rows() / file.config().n_routed_experts.max(1);
-            // Advice that the system does not take costs time, and nothing else.
-            let _ = file.gguf().advise(stack, expert * rows..(expert + 1) * rows, advice);
-        }
+        advise_on(file, &format!("layers.{layer}.ffn.experts.{expert}.{matrix}.weight"), advice);
     }
+}
+
+/// Tells the system about the bytes of a tensor under the reference's name: of an expert's, those in its stack.
+fn advise_on(file: &ModelFile, name: &str, advice: Advice) {
+    let Some(place) = GgufName::of(name) else { return };
+    let Some(info) = file.gguf().tensor(&place.tensor) else { return };
+    let rows = match place.expert {
+        Some(expert) => {
+            let each = info.rows() / file.config().n_routed_experts.max(1);
+            expert * each..(expert + 1) * each
+        }
+        None => 0..info.rows(),
+    };
+    // Advice that the system does not take costs time, and nothing else.
+    let _ = file.gguf().advise(info, rows, advice);
 }
 
 /// Memory that a file's weights take.
