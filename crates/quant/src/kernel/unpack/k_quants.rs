@@ -203,12 +203,10 @@ fn six_bit_scales<L: Lanes>(lanes: L, bytes: &[u8; 16]) -> Scales<L> {
 /// Eight bytes for sixteen lanes, each for two.
 #[inline(always)]
 fn for_pairs<L: Lanes>(lanes: L, bytes: [u32; 2]) -> L::I32s {
-    let bytes: [u8; 8] = pulp::cast(bytes.map(u32::to_le));
-    let mut pairs = [0; LANES];
-    for (pair, byte) in pairs.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
-        *pair = [byte; 2];
-    }
-    lanes.widen_u8(&pairs)
+    const TWICE: [u32; LANES] = [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7];
+
+    let bytes = lanes.widen_u8(&pulp::cast([bytes.map(u32::to_le), [0; 2]]));
+    lanes.permute_i32(bytes, &TWICE)
 }
 
 #[inline(always)]
