@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
+use bytes::Bytes;
 use bytesize::ByteSize;
 use dsv41::WeightSource;
 use dsv41_config::Config;
@@ -17,8 +18,11 @@ use crate::{
     weights::GoldenWeights,
 };
 
-/// The shape of the built-in model.
-const BUILT_IN: &str = include_str!("../../../configs/nano.json");
+/// The built-in model, which `models/make-nano.sh` makes.
+const BUILT_IN: &[u8] = include_bytes!("../models/nano.gguf");
+
+/// What errors call it.
+const BUILT_IN_NAME: &str = "the built-in model";
 
 /// What the weights of a configuration without a file are made from, beside their names.
 const SALT: &str = "dsv41";
@@ -61,15 +65,20 @@ impl ModelSource {
         let tokenizer = options.tokenizer.as_deref().map(Tokenizer::from_file).transpose()?;
         match path {
             None => {
-                let config = Config::from_json("the built-in configuration", BUILT_IN)?;
-                let mut source = Self::from_names("the built-in model", config, Some(bytes_tokenizer()?))?;
-                source.notes.push("no --model: the built-in one has random weights and makes no sense".to_owned());
+                let gguf = Gguf::from_bytes(BUILT_IN_NAME, Bytes::from_static(BUILT_IN))?;
+                let mut source = Self::from_gguf(Path::new(BUILT_IN_NAME), gguf, tokenizer, None)?;
+                source.notes.push(
+                    "no --model: the built-in one has learnt to recall pairs of letters, and nothing else".to_owned(),
+                );
                 Ok(source)
             }
             Some(path) if path.extension().is_some_and(|extension| extension == "json") => {
                 Self::from_names(&path.display().to_string(), Config::load(path)?, tokenizer)
             }
-            Some(path) => Self::from_gguf(path, tokenizer, options.memory_limit.map(|limit| limit.as_u64())),
+            Some(path) => {
+                let limit = options.memory_limit.map(|limit| limit.as_u64());
+                Self::from_gguf(path, Gguf::open(path)?, tokenizer, limit)
+            }
         }
     }
 
@@ -91,8 +100,8 @@ impl ModelSource {
         Ok(source)
     }
 
-    fn from_gguf(path: &Path, tokenizer: Option<Tokenizer>, memory_limit: Option<u64>) -> Result<Self> {
-        let (file, tokenizer) = open_gguf(path, tokenizer)?;
+    fn from_gguf(path: &Path, gguf: Gguf, tokenizer: Option<Tokenizer>, memory_limit: Option<u64>) -> Result<Self> {
+        let (file, tokenizer) = model_of(path, gguf, tokenizer)?;
         let end_of_text = file.metadata().u32("tokenizer.ggml.eos_token_id")?;
         let config = file.config().clone();
         let token_map = file.token_map().map(<[u32]>::to_vec);
@@ -169,7 +178,10 @@ impl ModelSource {
 
 /// Opens a GGUF file with its tokenizer, or with another one. Where the file has no token map, the tokenizer's is taken.
 pub(crate) fn open_gguf(path: &Path, tokenizer: Option<Tokenizer>) -> Result<(ModelFile, Option<Tokenizer>)> {
-    let gguf = Gguf::open(path)?;
+    model_of(path, Gguf::open(path)?, tokenizer)
+}
+
+fn model_of(path: &Path, gguf: Gguf, tokenizer: Option<Tokenizer>) -> Result<(ModelFile, Option<Tokenizer>)> {
     let tokenizer = match tokenizer {
         Some(tokenizer) => Some(tokenizer),
         None => {

@@ -148,6 +148,18 @@ fn the_handed_vocabulary_makes_text() {
 }
 
 #[test]
+fn the_built_in_model_recalls_what_it_was_shown() {
+    let output = succeeds(&["generate"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("?mp\n") && told.contains("mpIY"), "{told}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "IY");
+
+    // The same pairs, another key.
+    let prompt = "hjHQdxRLmpIYecFDcaIGmrAUjzZIybZI...............................?ec";
+    assert_eq!(succeeds(&["generate", "--prompt", prompt, "--max-tokens", "2"]).stdout, b"FD");
+}
+
+#[test]
 fn the_built_in_model_makes_as_many_tokens_as_asked_for() {
     let arguments = ["generate", "--ids", "72,105", "--max-tokens", "5", "--temperature", "1", "--seed", "3"];
     let output = succeeds(&arguments);

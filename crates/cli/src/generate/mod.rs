@@ -33,8 +33,12 @@ use crate::{
 use console::{Console, Shown, Speed};
 use logits::LogitsFile;
 
-/// Tokens that the built-in model is given where there is no prompt.
-const SAMPLE_PROMPT: &str = "The quick brown fox jumps over the lazy dog. The quick brown ";
+/// What the built-in model is given where there is no prompt: eight pairs to remember, and then one key.
+const SAMPLE_PROMPT: &str = "hjHQdxRLmpIYecFDcaIGmrAUjzZIybZI...............................?mp";
+/// Tokens of the answer, `IY`.
+const SAMPLE_ANSWER: usize = 2;
+/// Tokens made where nothing else is said.
+const MAX_TOKENS: usize = 128;
 
 /// Threads that `--threads` may ask for: more than the largest machines have, and few enough to start.
 const MOST_THREADS: usize = 1024;
@@ -71,9 +75,9 @@ pub struct GenerateArgs {
     #[arg(long, requires = "chat")]
     think: bool,
 
-    /// Tokens to make at most; 0 runs the prompt alone.
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    max_tokens: usize,
+    /// Tokens to make at most, by default 128; 0 runs the prompt alone.
+    #[arg(long, value_name = "N")]
+    max_tokens: Option<usize>,
     /// End the text before this string; may be given more than once.
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
@@ -157,7 +161,7 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
         eprintln!("note: {note}");
     }
     let prompt = prompt_ids(args, &source)?;
-    let made = args.max_tokens;
+    let made = max_tokens(args);
     let capacity = args.context.unwrap_or(prompt.len().saturating_add(made));
 
     let adapters = match args.adapters.adapters.is_empty() {
@@ -200,11 +204,21 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
 fn generate_options(args: &GenerateArgs, source: &ModelSource) -> GenerateOptions {
     let SamplingArgs { temperature, top_k, top_p, min_p, repetition_penalty, seed } = args.sampling;
     GenerateOptions {
-        max_tokens: args.max_tokens,
+        max_tokens: max_tokens(args),
         chunk: args.chunk as usize,
         ends: source.end_of_text().into_iter().collect(),
         sampler: SamplerOptions { temperature, top_k, top_p, min_p, repetition_penalty, seed },
     }
+}
+
+/// Whether the built-in model is to show what it can.
+fn is_sample(args: &GenerateArgs) -> bool {
+    let GenerateArgs { model, prompt, prompt_file, ids, .. } = args;
+    model.is_none() && prompt.is_none() && prompt_file.is_none() && ids.is_none()
+}
+
+fn max_tokens(args: &GenerateArgs) -> usize {
+    args.max_tokens.unwrap_or(if is_sample(args) { SAMPLE_ANSWER } else { MAX_TOKENS })
 }
 
 /// The tokens to go on from.
@@ -217,7 +231,10 @@ fn prompt_ids(args: &GenerateArgs, source: &ModelSource) -> Result<Vec<u32>> {
         (_, Some(path)) => {
             std::fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?
         }
-        (None, None) if args.model.is_none() => SAMPLE_PROMPT.to_owned(),
+        (None, None) if is_sample(args) => {
+            eprintln!("prompt: {SAMPLE_PROMPT}");
+            SAMPLE_PROMPT.to_owned()
+        }
         (None, None) => bail!("nothing to go on from: give --prompt, --prompt-file or --ids"),
     };
     let Some(tokenizer) = source.tokenizer() else {
