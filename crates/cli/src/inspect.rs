@@ -65,14 +65,14 @@ pub enum InspectError {
     Golden(#[from] GoldenError),
     /// The GGUF file cannot be used.
     #[error(transparent)]
-    Gguf(#[from] dsv41_gguf::ModelError),
+    Gguf(Box<dsv41_gguf::ModelError>),
     /// The configuration's tensors cannot be laid out in a file.
     #[error("{}: {source}", path.display())]
     Layout {
         /// The configuration.
         path: PathBuf,
         /// The tensor at fault.
-        source: dsv41_gguf::ModelError,
+        source: Box<dsv41_gguf::ModelError>,
     },
     /// A type plan for what is no configuration.
     #[error("{}: --types is for configurations, expected none", path.display())]
@@ -86,6 +86,12 @@ pub enum InspectError {
         /// The configuration or the golden.
         path: PathBuf,
     },
+}
+
+impl From<dsv41_gguf::ModelError> for InspectError {
+    fn from(error: dsv41_gguf::ModelError) -> Self {
+        Self::Gguf(Box::new(error))
+    }
 }
 
 /// What the command prints.
@@ -173,7 +179,8 @@ impl Content {
         let config = Config::from_json(&origin, &text)?;
         let report = ModelReport::new(&origin, config.clone())?;
         let planned = options.types.map(|types| Layout::new(&config.tensors(), &types)).transpose();
-        let planned = planned.map_err(|source| InspectError::Layout { path: path.to_owned(), source })?;
+        let planned =
+            planned.map_err(|source| InspectError::Layout { path: path.to_owned(), source: source.into() })?;
         let weights = planned.map(|layout| Box::new(Weights::new(&config, layout.sizes(), options)));
         Ok(Self::Config(Box::new(report), weights))
     }

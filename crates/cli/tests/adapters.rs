@@ -63,7 +63,7 @@ impl Workshop {
     fn train(&self, name: &str, settings: &AdapterSettings) -> String {
         let folder = self.at(name);
         let source = open(&self.at("base.gguf"));
-        let trained = Trained::new(&source, settings, &TEXT.map(|line| ids(line)), 6);
+        let trained = Trained::new(&source, settings, &TEXT.map(ids), 6);
         assert!(trained.losses.is_sorted_by(|before, after| before > after), "{:?}", trained.losses);
         adapters::save(Path::new(&folder), &trained.model, settings, &source.base().expect("a base")).expect("saved");
         folder

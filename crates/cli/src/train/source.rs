@@ -24,9 +24,9 @@ const BYTES: usize = 256;
 /// A model before training.
 pub(super) enum TrainingModel {
     /// From random weights.
-    Scratch { config: Box<Config>, weights: InitialWeights, tokenizer: Option<Tokenizer> },
+    Scratch { config: Box<Config>, weights: InitialWeights, tokenizer: Option<Box<Tokenizer>> },
     /// From a file.
-    File { source: ModelSource, tuning: Tuning },
+    File { source: Box<ModelSource>, tuning: Tuning },
 }
 
 /// Weights that are unpacked, whatever they are in their source.
@@ -44,16 +44,17 @@ impl TrainingModel {
         match plan {
             ModelPlan::Scratch { config, tokenizer } => {
                 let tokenizer = match tokenizer {
-                    Some(file) => Some(Tokenizer::from_file(file)?),
+                    Some(file) => Some(Box::new(Tokenizer::from_file(file)?)),
                     // Text is bytes where nothing else is said.
-                    None if config.vocab_size >= BYTES => Some(bytes_tokenizer()?),
+                    None if config.vocab_size >= BYTES => Some(Box::new(bytes_tokenizer()?)),
                     None => None,
                 };
                 Ok(Self::Scratch { weights: InitialWeights::new(config, seed), config: config.clone(), tokenizer })
             }
             ModelPlan::File { path, tokenizer, tuning } => {
                 let options = SourceOptions { tokenizer: tokenizer.clone(), ..SourceOptions::default() };
-                Ok(Self::File { source: ModelSource::open(Some(path), &options)?, tuning: tuning.clone() })
+                let source = Box::new(ModelSource::open(Some(path), &options)?);
+                Ok(Self::File { source, tuning: tuning.clone() })
             }
         }
     }
@@ -82,7 +83,7 @@ impl TrainingModel {
 
     pub(super) fn tokenizer(&self) -> Option<&Tokenizer> {
         match self {
-            Self::Scratch { tokenizer, .. } => tokenizer.as_ref(),
+            Self::Scratch { tokenizer, .. } => tokenizer.as_deref(),
             Self::File { source, .. } => source.tokenizer(),
         }
     }
