@@ -68,11 +68,13 @@ fn check<O: CustomOp<N>, const N: usize>(op: &O, inputs: [TensorData; N], differ
 }
 
 fn tensors<B: Backend, const N: usize>(data: &[TensorData; N]) -> [FloatTensor<B>; N] {
-    data.each_ref().map(|data| {
-        let tensor = B::float_from_data(data.clone(), &Default::default());
-        assert_eq!(tensor.dtype(), DType::F64);
-        tensor
-    })
+    data.each_ref().map(tensor::<B>)
+}
+
+fn tensor<B: Backend>(data: &TensorData) -> FloatTensor<B> {
+    let tensor = B::float_from_data(data.clone(), &Default::default());
+    assert_eq!(tensor.dtype(), DType::F64);
+    tensor
 }
 
 fn backward<B: CustomOps, O: CustomOp<N>, const N: usize>(
@@ -80,8 +82,7 @@ fn backward<B: CustomOps, O: CustomOp<N>, const N: usize>(
     inputs: &[TensorData; N],
     upstream: &TensorData,
 ) -> Vec<Vec<f64>> {
-    let [upstream] = tensors::<B, 1>(&[upstream.clone()]);
-    let gradients = op.backward::<B>(tensors::<B, N>(inputs), upstream, [true; N]);
+    let gradients = op.backward::<B>(tensors::<B, N>(inputs), tensor::<B>(upstream), [true; N]);
     let zeros = |input: &TensorData| vec![0.0; input.num_elements()];
     gradients
         .into_iter()
