@@ -119,6 +119,11 @@ impl DeviceName {
         }
     }
 
+    /// Whether it is the host itself.
+    pub fn is_cpu(self) -> bool {
+        matches!(self, Self::NdArray | Self::Flex)
+    }
+
     fn feature(self) -> &'static str {
         match self {
             Self::NdArray => "ndarray",

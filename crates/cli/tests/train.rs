@@ -336,6 +336,32 @@ fn a_trained_model_becomes_a_file_that_runs() {
     assert!(told.contains("read back and found as written"), "{told}");
 }
 
+#[test]
+fn engram_tables_in_files_end_like_those_in_memory_though_the_run_is_killed() {
+    let workshop = Workshop::new();
+    let with = |tables| {
+        let mut more = vec!["--steps", "6", "--engram-tables", tables, "--accumulate", "2", "--checkpoint-every", "2"];
+        more.extend(["--parallel", "2"]);
+        more
+    };
+    succeed(workshop.finetune("straight", &with("memory")));
+    let mut child = workshop.finetune("killed", &with("file")).spawn().unwrap();
+    wait_for_steps(&workshop, "killed", 3, &mut child);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    succeed(workshop.resume("killed"));
+    assert_eq!(workshop.metrics("killed"), workshop.metrics("straight"));
+    assert_eq!(workshop.checkpoint("killed"), workshop.checkpoint("straight"));
+
+    let converted = |out: &str| {
+        let file = workshop.path(&format!("{out}.gguf"));
+        let (from, to) = (workshop.path(out), file.to_str().unwrap().to_owned());
+        succeed(dsv41(&["convert", from.to_str().unwrap(), &to, "--types", "f32"]));
+        fs::read(file).unwrap()
+    };
+    assert!(converted("killed") == converted("straight"));
+}
+
 /// Gives what `generate` makes of a prompt of ids.
 fn generated(model: &str, more: &[&str]) -> String {
     let mut args = vec!["generate", "--model", model, "--ids", "7,8,11,16,23", "--max-tokens", "8"];

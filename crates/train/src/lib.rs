@@ -9,6 +9,7 @@ pub mod objective;
 pub mod optimiser;
 pub mod router_bias;
 pub mod run;
+pub mod tables;
 pub mod trainer;
 mod weights;
 

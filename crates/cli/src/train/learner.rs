@@ -15,6 +15,7 @@ use dsv41_train::{
     losses::Totals,
     objective::ObjectiveReport,
     optimiser::ParameterGroup,
+    tables::{EngramTables, TableStorage},
     trainer::{Evaluated, StepSummary, TrainError, Trainer, TrainerSettings},
 };
 
@@ -33,6 +34,14 @@ pub(super) enum LearnerError {
     /// What adapters know the model's file by cannot be read.
     #[error("{0}")]
     Base(anyhow::Error),
+    /// Threads of a GPU's own are what computes there.
+    #[error("--parallel is {found}: expected 1 on {device}")]
+    Parallel {
+        /// The device.
+        device: DeviceName,
+        /// Micro-batches at once.
+        found: usize,
+    },
     /// Adapters cannot be added, written or read.
     #[error(transparent)]
     Adapters(#[from] AdapterError),
@@ -72,36 +81,53 @@ pub(super) trait Learner {
     fn groups(&self) -> Vec<ParameterGroup>;
 }
 
-/// Puts a model on a device to train it.
+/// Puts a model on a device to train it, with engram tables in `folder` where they are to be in files.
 pub(super) fn load(
     device: DeviceName,
     model: &TrainingModel,
     settings: TrainerSettings,
+    folder: &Path,
 ) -> Result<Box<dyn Learner>, LearnerError> {
+    if settings.parallel.get() > 1 && !device.is_cpu() {
+        return Err(LearnerError::Parallel { device, found: settings.parallel.get() });
+    }
     let adapters = model.adapters().map_err(LearnerError::Base)?;
-    device.dispatch(Precision::F32, Load { model, adapters, settings })?
+    device.dispatch(Precision::F32, Load { model, adapters, settings, folder })?
 }
 
 struct Load<'a> {
     model: &'a TrainingModel,
     adapters: Option<(AdapterSettings, Base)>,
     settings: TrainerSettings,
+    folder: &'a Path,
+}
+
+impl Load<'_> {
+    fn tables(&self) -> Result<EngramTables, TrainError> {
+        let (config, weights, settings) = (self.model.config(), self.model.weights(), &self.settings.optimiser.engram);
+        match self.settings.engram_tables {
+            TableStorage::Tensor => Ok(EngramTables::default()),
+            TableStorage::Memory => EngramTables::in_memory(config, weights, settings),
+            TableStorage::File => EngramTables::in_folder(config, weights, settings, self.folder),
+        }
+    }
 }
 
 impl DeviceTask for Load<'_> {
     type Output = Result<Box<dyn Learner>, LearnerError>;
 
     fn run<B: ModelBackend>(self, device: B::Device, dtype: DType) -> Self::Output {
-        let Self { model: source, adapters, settings } = self;
+        let tables = self.tables()?;
+        let Self { model: source, adapters, settings, .. } = self;
         let options = LoadOptions { dtype, ..LoadOptions::default() };
         let unpacked = Unpacked(source.weights());
-        let weights = if adapters.is_some() { source.weights() } else { &unpacked };
-        let model = Transformer::<Autodiff<B>>::load(source.config(), weights, source.token_map(), &device, options);
+        let weights = tables.over(if adapters.is_some() { source.weights() } else { &unpacked });
+        let model = Transformer::<Autodiff<B>>::load(source.config(), &weights, source.token_map(), &device, options);
         let mut model = model.map_err(TrainError::from)?;
         if let Some((settings, _)) = &adapters {
             adapters::insert(&mut model, settings)?;
         }
-        Ok(Box::new(DeviceLearner { trainer: Some(Trainer::new(model, settings)?), adapters }))
+        Ok(Box::new(DeviceLearner { trainer: Some(Trainer::with_tables(model, tables, settings)?), adapters }))
     }
 }
 
@@ -127,7 +153,7 @@ where
     B::InnerBackend: ModelBackend,
 {
     fn learn(&mut self, batches: &[Batch]) -> Result<Learnt, TrainError> {
-        let mut trainer = self.take();
+        let trainer = self.take();
         let gradients = trainer.gradients(batches)?;
         let (totals, layers) = (gradients.totals, gradients.layers.clone());
         let (trainer, summary) = trainer.step(gradients)?;

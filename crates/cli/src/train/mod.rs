@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result};
 use dsv41_train::{
     data::{BatchStream, Examples as _, Manner},
     run::RunDirectory,
+    tables::TableStorage,
 };
 
 pub use options::{FinetuneArgs, TrainArgs};
@@ -25,6 +26,9 @@ use crate::interrupt::interruption;
 use options::Settings;
 use session::Session;
 use source::{Source, TrainingModel};
+
+/// Engram tables that are trained in files, in a run's folder.
+const TABLES: &str = "tables";
 
 /// Trains a small model from random weights, on a task that the program makes itself or on lines of a file.
 ///
@@ -52,7 +56,7 @@ pub fn run_finetune(args: &FinetuneArgs) -> Result<()> {
 fn begin(folder: &Path, mut plan: RunPlan, settings: &Settings<'_>) -> Result<()> {
     let model = TrainingModel::open(&plan.model, plan.seed)?;
     settings.complete(&mut plan, model.config(), |plan| steps_of_an_epoch(plan, &model))?;
-    train(&plan, &model, || Ok(RunDirectory::create(folder, &plan)?))
+    train(&plan, &model, folder, || Ok(RunDirectory::create(folder, &plan)?))
 }
 
 /// Goes on with the run in a folder as its own settings say.
@@ -63,10 +67,15 @@ fn resume(folder: &Path) -> Result<()> {
     }
     let plan: RunPlan = directory.files().config()?;
     let model = TrainingModel::open(&plan.model, plan.seed)?;
-    train(&plan, &model, || Ok(directory))
+    train(&plan, &model, folder, || Ok(directory))
 }
 
-fn train(plan: &RunPlan, model: &TrainingModel, directory: impl FnOnce() -> Result<RunDirectory>) -> Result<()> {
+fn train(
+    plan: &RunPlan,
+    model: &TrainingModel,
+    folder: &Path,
+    directory: impl FnOnce() -> Result<RunDirectory>,
+) -> Result<()> {
     let device = plan.device.parse().context("the run's device")?;
     let mut display = display::open(plan.steps, plan.cadence.log_every);
     for note in model.notes() {
@@ -77,10 +86,18 @@ fn train(plan: &RunPlan, model: &TrainingModel, directory: impl FnOnce() -> Resu
     for (what, source) in [("training", Some(&training)), ("evaluation", held_out.as_ref())] {
         source.iter().flat_map(|source| source.describe(what)).for_each(|line| display.notice(&line));
     }
-    let learner = learner::load(device, model, plan.trainer.clone())?;
+    let load = || learner::load(device, model, plan.trainer.clone(), &folder.join(TABLES));
+    let (directory, learner) = match plan.trainer.engram_tables {
+        // Their files are in the folder, which is this process's own from here on.
+        TableStorage::File => (directory()?, load()?),
+        TableStorage::Tensor | TableStorage::Memory => {
+            let learner = load()?;
+            (directory()?, learner)
+        }
+    };
     display.notice(&format!("{} numbers to train on {device}", learner.trained()));
     let interrupted = interruption()?;
-    Session::open(plan, learner, training, held_out, directory()?, display)?.run(interrupted)
+    Session::open(plan, learner, training, held_out, directory, display)?.run(interrupted)
 }
 
 /// Steps that use every example once.

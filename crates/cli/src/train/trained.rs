@@ -5,17 +5,23 @@ use std::fs;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use bytes::Bytes;
+use dsv41::RowSource;
 use dsv41_config::{Config, TensorSpec};
 use dsv41_gguf::{Metadata, ModelError, TensorStore};
 use dsv41_quant::GgmlType;
 use dsv41_text::Vocabulary;
-use dsv41_train::run::{Checkpoints, RunFiles};
+use dsv41_train::{
+    run::{Checkpoints, RunFiles},
+    tables::{EngramTables, TableStorage},
+};
 use safetensors::{Dtype, SafeTensors};
 
 use super::plan::{ModelPlan, RunPlan, Tuning};
+use super::source::TrainingModel;
 use crate::model_source::{bytes_vocabulary, folded_token_map, open_gguf, vocabulary_metadata};
 
 /// The trainer's file of weights.
@@ -32,6 +38,8 @@ pub struct TrainedModel {
     bytes: Vec<u8>,
     /// Where each tensor's values are.
     places: HashMap<String, Range<usize>>,
+    /// Tensors that were trained by rows.
+    tables: HashMap<String, Arc<dyn RowSource>>,
     tensors: Vec<TensorSpec>,
 }
 
@@ -56,6 +64,7 @@ impl TrainedModel {
             (run.with_context(|| format!("{}: is in no run", folder.display()))?, folder.to_owned())
         };
         let plan: RunPlan = RunFiles::new(run).config()?;
+        let tables = trained_tables(&plan, &checkpoint)?;
         let (config, token_map, metadata) = match plan.model {
             ModelPlan::Scratch { config, tokenizer } => {
                 let token_map = (!config.engram_layer_ids.is_empty()).then(|| folded_token_map(&config));
@@ -78,10 +87,16 @@ impl TrainedModel {
                 checkpoint.join("adapter").display()
             ),
         };
-        Self::read(config, token_map, metadata, checkpoint.join(WEIGHTS))
+        Self::read(config, token_map, metadata, tables, checkpoint.join(WEIGHTS))
     }
 
-    fn read(config: Config, token_map: Option<Vec<u32>>, metadata: Metadata, file: PathBuf) -> Result<Self> {
+    fn read(
+        config: Config,
+        token_map: Option<Vec<u32>>,
+        metadata: Metadata,
+        tables: HashMap<String, Arc<dyn RowSource>>,
+        file: PathBuf,
+    ) -> Result<Self> {
         let bytes = fs::read(&file).with_context(|| format!("{}: cannot be read", file.display()))?;
         let (header, described) = SafeTensors::read_metadata(&bytes).with_context(|| file.display().to_string())?;
         // The values come after the header's length and the header.
@@ -89,7 +104,7 @@ impl TrainedModel {
         let tensors = config.tensors();
         let stored = described.tensors();
         let mut places = HashMap::new();
-        for tensor in &tensors {
+        for tensor in tensors.iter().filter(|tensor| !tables.contains_key(&tensor.name)) {
             let name = &tensor.name;
             let found = stored.get(name).with_context(|| format!("{}: tensor `{name}` is missing", file.display()))?;
             ensure!(
@@ -103,13 +118,24 @@ impl TrainedModel {
             let (first, end) = found.data_offsets;
             places.insert(name.clone(), start + first..start + end);
         }
-        Ok(Self { config, token_map, metadata, file, bytes, places, tensors })
+        Ok(Self { config, token_map, metadata, file, bytes, places, tables, tensors })
     }
 
     /// What a file of it says besides.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
+}
+
+/// The engram tables of a checkpoint that were trained by rows: as they were before the run, with the checkpoint's rows.
+fn trained_tables(plan: &RunPlan, checkpoint: &Path) -> Result<HashMap<String, Arc<dyn RowSource>>> {
+    if plan.trainer.engram_tables == TableStorage::Tensor {
+        return Ok(HashMap::new());
+    }
+    let model = TrainingModel::open(&plan.model, plan.seed)?;
+    let mut tables = EngramTables::in_memory(model.config(), model.weights(), &plan.trainer.optimiser.engram)?;
+    tables.restore(checkpoint)?;
+    Ok(tables.sources().collect())
 }
 
 impl TensorStore for TrainedModel {
@@ -131,6 +157,10 @@ impl TensorStore for TrainedModel {
 
     fn rows(&self, name: &str, rows: Range<usize>, out: &mut [f32]) -> Result<(), ModelError> {
         let unknown = || ModelError::UnknownTensor { name: name.to_owned() };
+        if let Some(table) = self.tables.get(name) {
+            let rows: Vec<i64> = rows.map(|row| row as i64).collect();
+            return table.read(&rows, out).map_err(|source| ModelError::Unreadable { tensor: name.to_owned(), source });
+        }
         let place = self.places.get(name).cloned().ok_or_else(unknown)?;
         let columns = if rows.is_empty() { 0 } else { out.len() / rows.len() };
         let (values, _) = self.bytes[place].as_chunks::<4>();

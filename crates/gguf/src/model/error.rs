@@ -72,6 +72,14 @@ pub enum ModelError {
         /// What it should be.
         expected: String,
     },
+    /// A table that is kept elsewhere cannot be read.
+    #[error("tensor `{tensor}`: {source}")]
+    Unreadable {
+        /// Its name.
+        tensor: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// A tensor in a layer that is not what would use it.
     #[error("tensor `{tensor}` has no use in its layer: tensors that would go with it are not in the file")]
     Stray {

@@ -4,9 +4,9 @@ mod error;
 mod report;
 mod settings;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use burn::tensor::Tensor;
+use burn::tensor::{Tensor, TensorData};
 use dsv41::{Indexing, Objective, Routing};
 use dsv41_ops::{CustomOps, constant};
 
@@ -34,7 +34,23 @@ pub struct TrainingObjective<B: CustomOps> {
     losses: BTreeMap<&'static str, BTreeMap<usize, Tensor<B, 1>>>,
     /// Tokens of each expert and the entropy, by layer.
     loads: BTreeMap<usize, (Vec<u64>, Tensor<B, 1>)>,
+    /// Layers whose engram tables are trained by rows.
+    tables: BTreeSet<usize>,
+    /// What was looked up in them in the graph that is not differentiated yet.
+    looked_up: Vec<(usize, Vec<i64>, Tensor<B, 2>)>,
+    row_gradients: Vec<LookUpGradients>,
     fault: Option<ObjectiveError>,
+}
+
+/// The gradients of a layer's look-ups in its engram table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LookUpGradients {
+    /// The layer.
+    pub layer: usize,
+    /// Rows that were looked up, in any order and as often as they were.
+    pub rows: Vec<i64>,
+    /// `[rows, width]`
+    pub gradients: TensorData,
 }
 
 const BALANCE: &str = "balance";
@@ -61,8 +77,21 @@ impl<B: CustomOps> TrainingObjective<B> {
             terms: None,
             losses: BTreeMap::new(),
             loads: BTreeMap::new(),
+            tables: BTreeSet::new(),
+            looked_up: Vec::new(),
+            row_gradients: Vec::new(),
             fault: None,
         })
+    }
+
+    /// The same, with gradients of the rows that these layers look up in their engram tables.
+    pub fn with_tables(self, layers: BTreeSet<usize>) -> Self {
+        Self { tables: layers, ..self }
+    }
+
+    /// The gradients of table rows since they were last taken.
+    pub fn take_row_gradients(&mut self) -> Vec<LookUpGradients> {
+        std::mem::take(&mut self.row_gradients)
     }
 
     /// What the call came to. All numbers are read from the device here, at once.
@@ -146,6 +175,23 @@ impl<B: CustomOps> Objective<B> for TrainingObjective<B> {
     fn indexing(&mut self, layer: usize, indexing: Indexing<'_, B>) {
         let loss = IndexerLoss::default();
         self.add(INDEXER, self.settings.indexer, layer, |sequences| loss.forward(indexing, sequences));
+    }
+
+    fn engram_rows(&mut self, layer: usize, rows: &[i64], values: Tensor<B, 2>) -> Tensor<B, 2> {
+        if !self.tables.contains(&layer) {
+            return values;
+        }
+        let leaf = values.require_grad();
+        self.looked_up.push((layer, rows.to_vec(), leaf.clone()));
+        leaf
+    }
+
+    fn backward(&mut self, gradient: &dyn Fn(&Tensor<B, 2>) -> Option<TensorData>) {
+        for (layer, rows, leaf) in self.looked_up.drain(..) {
+            if let Some(gradients) = gradient(&leaf) {
+                self.row_gradients.push(LookUpGradients { layer, rows, gradients });
+            }
+        }
     }
 
     fn take_loss(&mut self) -> Option<Tensor<B, 1>> {

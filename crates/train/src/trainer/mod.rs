@@ -11,23 +11,26 @@ use std::{
     fs,
     io::Write as _,
     path::{Path, PathBuf},
+    thread,
 };
 
 use burn::{
-    module::AutodiffModule as _,
+    module::{AutodiffModule as _, Module as _},
     optim::{GradientsAccumulator, GradientsParams},
     tensor::{Tensor, backend::AutodiffBackend},
 };
-use dsv41::{BlockCall, Call, ModelBackend, Objective, Transformer, parameters::Parameter};
+use dsv41::{BlockCall, Call, ModelBackend, Objective as _, Transformer, parameters::Parameter};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     adapters,
     data::Batch,
     losses::{CrossEntropy, Sequences, Totals},
-    objective::{ObjectiveReport, TrainingObjective},
+    objective::{LookUpGradients, ObjectiveReport, TrainingObjective},
     optimiser::{GroupedOptimiser, NamedParameter, OptimiserError, ParameterGroup, group_of},
-    router_bias, weights,
+    router_bias,
+    tables::{EngramTables, TableGradients},
+    weights,
 };
 
 pub use diagnosis::{Activation, Activations};
@@ -43,6 +46,8 @@ const PROGRESS: &str = "trainer.json";
 pub struct Trainer<B: AutodiffBackend> {
     model: Transformer<B>,
     optimiser: GroupedOptimiser<B>,
+    /// Those that are trained by rows.
+    tables: EngramTables,
     settings: TrainerSettings,
     /// Whether biases of routers are among what is trained.
     moves_biases: bool,
@@ -54,11 +59,20 @@ pub struct Trainer<B: AutodiffBackend> {
 #[derive(Debug)]
 pub struct StepGradients {
     gradients: GradientsParams,
+    rows: TableGradients,
     /// The cross entropy of all micro-batches.
     pub totals: Totals,
     /// The losses of their layers, and what routers did.
     pub layers: ObjectiveReport,
     lines: Vec<usize>,
+}
+
+/// What one micro-batch adds to a step.
+struct MicroBatch {
+    gradients: GradientsParams,
+    rows: Vec<LookUpGradients>,
+    totals: Totals,
+    layers: ObjectiveReport,
 }
 
 /// What a step did besides changing the model.
@@ -96,6 +110,18 @@ where
     /// # Errors
     /// When a setting is out of its range or a parameter has no group.
     pub fn new(model: Transformer<B>, settings: TrainerSettings) -> Result<Self, TrainError> {
+        Self::with_tables(model, EngramTables::default(), settings)
+    }
+
+    /// As [`Self::new`], where the model reads these engram tables, which are trained as well.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_tables(
+        model: Transformer<B>,
+        tables: EngramTables,
+        settings: TrainerSettings,
+    ) -> Result<Self, TrainError> {
         let trained = weights::trained(&model);
         settings.objective.validate()?;
         let moves_biases = settings.objective.router_bias_rate > 0.0
@@ -106,12 +132,17 @@ where
             dims: parameter.dims,
         });
         let optimiser = GroupedOptimiser::new(settings.optimiser, named)?;
-        Ok(Self { model, optimiser, settings, moves_biases, steps: 0 })
+        Ok(Self { model, optimiser, tables, settings, moves_biases, steps: 0 })
     }
 
     /// The model as it is now.
     pub fn model(&self) -> &Transformer<B> {
         &self.model
+    }
+
+    /// The engram tables that are trained by rows.
+    pub fn tables(&self) -> &EngramTables {
+        &self.tables
     }
 
     /// How it is trained.
@@ -122,14 +153,16 @@ where
     /// Numbers that are trained.
     pub fn trained(&self) -> usize {
         let elements = |parameter: Parameter| parameter.dims.iter().product::<usize>();
-        weights::trained(&self.model).into_iter().map(elements).sum()
+        weights::trained(&self.model).into_iter().map(elements).sum::<usize>() + self.tables.elements()
     }
 
     /// The groups that have a parameter which is trained by gradients.
     pub fn groups(&self) -> Vec<ParameterGroup> {
         let trained = weights::trained(&self.model);
         let has = |group: &ParameterGroup| {
-            trained.iter().any(|parameter| matches!(group_of(&parameter.name), Ok(Some(other)) if other == *group))
+            let is_own =
+                |parameter: &Parameter| matches!(group_of(&parameter.name), Ok(Some(other)) if other == *group);
+            trained.iter().any(is_own) || (*group == ParameterGroup::Engram && self.tables.elements() > 0)
         };
         ParameterGroup::ALL.into_iter().filter(has).collect()
     }
@@ -143,7 +176,7 @@ where
     ///
     /// # Errors
     /// When nothing is to be learnt, the model cannot be called, or the loss is not finite.
-    pub fn gradients(&mut self, batches: &[Batch]) -> Result<StepGradients, TrainError> {
+    pub fn gradients(&self, batches: &[Batch]) -> Result<StepGradients, TrainError> {
         let lines: Vec<usize> = batches.iter().flat_map(|batch| batch.lines.iter().copied()).collect();
         let targets: usize = batches.iter().map(|batch| batch.counts().targets).sum();
         if targets == 0 {
@@ -151,51 +184,90 @@ where
         }
         let tokens: usize = batches.iter().map(|batch| batch.counts().tokens).sum();
         let mut accumulator = GradientsAccumulator::new();
+        let mut rows = TableGradients::default();
         let (mut totals, mut layers) = (Totals::default(), ObjectiveReport::default());
-        for (index, batch) in batches.iter().enumerate() {
-            self.leave_out(Some(index as u64));
-            let share = batch.counts().tokens as f64 / tokens as f64;
-            let mut objective = TrainingObjective::new(&self.settings.objective, Sequences::of_batch(batch), share)?;
-            let (own, gradients) = self.micro_batch(batch, targets as f64, &mut objective)?;
-            if !own.nats.is_finite() {
-                return Err(self.not_finite(batch, own));
+        let numbered: Vec<(usize, &Batch)> = batches.iter().enumerate().collect();
+        for at_once in numbered.chunks(self.settings.parallel.get()) {
+            for (micro_batch, &(_, batch)) in self.micro_batches(at_once, targets, tokens)?.into_iter().zip(at_once) {
+                if !micro_batch.totals.nats.is_finite() {
+                    return Err(self.not_finite(batch, micro_batch.totals));
+                }
+                totals += micro_batch.totals;
+                layers.merge(micro_batch.layers);
+                for LookUpGradients { layer, rows: looked_up, gradients } in micro_batch.rows {
+                    let gradients: Vec<f32> = gradients.iter().collect();
+                    rows.add(&self.tables, layer, &looked_up, &gradients)?;
+                }
+                accumulator.accumulate(&self.model, micro_batch.gradients);
             }
-            totals += own;
-            layers.merge(objective.finish()?);
-            accumulator.accumulate(&self.model, gradients);
         }
-        self.leave_out(None);
-        Ok(StepGradients { gradients: accumulator.grads(), totals, layers, lines })
+        Ok(StepGradients { gradients: accumulator.grads(), rows, totals, layers, lines })
     }
 
-    /// Sets what adapters leave out of a micro-batch, or that they leave nothing out.
-    fn leave_out(&mut self, micro_batch: Option<u64>) {
+    /// Micro-batches at once, each on a thread of its own. One alone needs none.
+    fn micro_batches(
+        &self,
+        numbered: &[(usize, &Batch)],
+        targets: usize,
+        tokens: usize,
+    ) -> Result<Vec<MicroBatch>, TrainError> {
+        let compute = |model: Transformer<B>, (index, batch): (usize, &Batch)| {
+            let share = batch.counts().tokens as f64 / tokens as f64;
+            self.micro_batch(self.leaving_out(model, index as u64), batch, targets as f64, share)
+        };
+        if let &[alone] = numbered {
+            return Ok(vec![compute(self.model.clone(), alone)?]);
+        }
+        let device = self.model.norm.weight.device();
+        thread::scope(|scope| {
+            let begun: Vec<_> = numbered
+                .iter()
+                .map(|&numbered| {
+                    // Graphs that share a leaf would wait for one another.
+                    let model = self.model.clone().fork(&device);
+                    scope.spawn(move || compute(model, numbered))
+                })
+                .collect();
+            let ended = begun.into_iter().map(|thread| match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            ended.collect()
+        })
+    }
+
+    /// The model as a micro-batch uses it: adapters leave out what follows from the step and the micro-batch.
+    fn leaving_out(&self, mut model: Transformer<B>, micro_batch: u64) -> Transformer<B> {
         /// More micro-batches than a step has.
         const MICRO_BATCHES: u64 = 1 << 20;
 
         let TrainerSettings { dropout, seed, .. } = self.settings;
         if dropout > 0.0 {
-            let number = micro_batch.map(|index| self.steps.wrapping_mul(MICRO_BATCHES).wrapping_add(index));
+            let number = self.steps.wrapping_mul(MICRO_BATCHES).wrapping_add(micro_batch);
             // Neighbouring seeds make unrelated masks, but the sum of two numbers would often be that of two others.
-            let seed = |number: u64| seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(number);
-            adapters::set_dropout(&mut self.model, number.map(|number| (dropout, seed(number))));
+            let seed = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(number);
+            adapters::set_dropout(&mut model, Some((dropout, seed)));
         }
+        model
     }
 
     /// One micro-batch's share of the step's loss, and its gradients.
     fn micro_batch(
         &self,
+        model: Transformer<B>,
         batch: &Batch,
         denominator: f64,
-        objective: &mut TrainingObjective<B>,
-    ) -> Result<(Totals, GradientsParams), TrainError> {
+        share: f64,
+    ) -> Result<MicroBatch, TrainError> {
+        let objective = TrainingObjective::new(&self.settings.objective, Sequences::of_batch(batch), share)?;
+        let mut objective = objective.with_tables(self.tables.layers());
         let targets: Vec<Option<u32>> = batch.targets.iter().flatten().copied().collect();
         let cross_entropy =
             CrossEntropy { z_loss: self.settings.z_loss, denominator: Some(denominator), ..CrossEntropy::default() };
         let mut totals = Totals::default();
         let mut loss = |x: Tensor<B, 3>| -> Result<Tensor<B, 1>, TrainError> {
             let [rows, seq, dim] = x.dims();
-            let loss = cross_entropy.forward(x.reshape([rows * seq, dim]), &self.model.head.weight, &targets)?;
+            let loss = cross_entropy.forward(x.reshape([rows * seq, dim]), &model.head.weight, &targets)?;
             totals = loss.totals;
             Ok(loss.value)
         };
@@ -203,21 +275,23 @@ where
         let documents = Some(&batch.documents[..]);
         let gradients = match self.settings.recompute {
             Recompute::None => {
-                let call = Call { numerics, documents, objective: Some(&mut *objective), ..Call::default() };
-                let states = self.model.forward_states(&batch.tokens, None, call)?;
+                let call = Call { numerics, documents, objective: Some(&mut objective), ..Call::default() };
+                let states = model.forward_states(&batch.tokens, None, call)?;
                 let loss = loss(states.x)?;
                 let loss = match objective.take_loss() {
                     Some(terms) => loss + terms,
                     None => loss,
                 };
-                GradientsParams::from_grads(loss.backward(), &self.model)
+                let gradients = loss.backward();
+                objective.backward(&|rows| rows.grad(&gradients).map(|gradient| gradient.into_data()));
+                GradientsParams::from_grads(gradients, &model)
             }
             Recompute::Blocks => {
                 let call = BlockCall { numerics, documents, ..BlockCall::default() };
-                self.model.gradients_by_block(&batch.tokens, call, objective, loss)?
+                model.gradients_by_block(&batch.tokens, call, &mut objective, loss)?
             }
         };
-        Ok((totals, gradients))
+        Ok(MicroBatch { rows: objective.take_row_gradients(), layers: objective.finish()?, gradients, totals })
     }
 
     /// Runs a batch again and looks where its loss comes from.
@@ -243,13 +317,16 @@ where
     /// # Errors
     /// When a gradient is not finite or does not belong to the model.
     pub fn step(mut self, gradients: StepGradients) -> Result<(Self, StepSummary), TrainError> {
-        let StepGradients { mut gradients, layers, lines, .. } = gradients;
+        let StepGradients { mut gradients, mut rows, layers, lines, .. } = gradients;
         let step = self.steps + 1;
-        let norm = self.optimiser.clip(&self.model, &mut gradients, 0.0).map_err(|error| match error {
+        let squares = rows.sum_of_squares();
+        let norm = self.optimiser.clip(&self.model, &mut gradients, squares).map_err(|error| match error {
             OptimiserError::NonFiniteNorm { norm } => TrainError::NonFiniteGradients { step, norm, lines },
             other => other.into(),
         })?;
         self.model = self.optimiser.step(self.model, gradients, self.steps)?;
+        rows.scale(norm.scale);
+        self.tables.step(&rows, self.settings.optimiser.engram.rate_at(self.steps))?;
         if self.moves_biases {
             router_bias::update(&mut self.model, &layers.loads, self.settings.objective.router_bias_rate)?;
         }
@@ -285,6 +362,7 @@ where
     pub fn save(&self, folder: &Path) -> Result<(), TrainError> {
         weights::save_trained(&self.model, &folder.join(WEIGHTS))?;
         self.optimiser.save(&folder.join(OPTIMISER))?;
+        self.tables.save(folder)?;
         let path = folder.join(PROGRESS);
         let json =
             serde_json::to_vec(&Progress { steps: self.steps }).map_err(|source| TrainError::json(&path, source))?;
@@ -303,6 +381,7 @@ where
         let device = self.model.norm.weight.device();
         self.optimiser.load(&folder.join(OPTIMISER), &device)?;
         self.model = weights::restore_trained(self.model, &folder.join(WEIGHTS))?;
+        self.tables.restore(folder)?;
         self.steps = progress.steps;
         Ok(self)
     }

@@ -1,12 +1,14 @@
 //! How a model is trained.
 
+use std::num::NonZeroUsize;
+
 use dsv41::Numerics;
 use serde::{Deserialize, Serialize};
 
-use crate::{objective::ObjectiveSettings, optimiser::OptimiserSettings};
+use crate::{objective::ObjectiveSettings, optimiser::OptimiserSettings, tables::TableStorage};
 
 /// How a model is trained.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainerSettings {
     /// What turns gradients into updates.
@@ -30,6 +32,32 @@ pub struct TrainerSettings {
     /// [`CrossEntropy`](crate::losses::CrossEntropy).
     #[serde(default)]
     pub z_loss: f64,
+    /// Where engram tables are.
+    #[serde(default)]
+    pub engram_tables: TableStorage,
+    /// Micro-batches of a step that are computed at once, each on a thread of its own. Results do not depend on it.
+    #[serde(default = "one")]
+    pub parallel: NonZeroUsize,
+}
+
+fn one() -> NonZeroUsize {
+    NonZeroUsize::MIN
+}
+
+impl Default for TrainerSettings {
+    fn default() -> Self {
+        Self {
+            optimiser: OptimiserSettings::default(),
+            rounding: Rounding::default(),
+            recompute: Recompute::default(),
+            objective: ObjectiveSettings::default(),
+            dropout: 0.0,
+            seed: 0,
+            z_loss: 0.0,
+            engram_tables: TableStorage::default(),
+            parallel: one(),
+        }
+    }
 }
 
 /// Where the forward pass rounds.

@@ -6,4 +6,5 @@ mod blocks;
 mod common;
 mod gradients;
 mod setup;
+mod tables;
 mod trainer;

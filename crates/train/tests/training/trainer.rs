@@ -1,5 +1,7 @@
 //! The trainer: however a step is computed it is the same step, and a checkpoint goes on bit for bit.
 
+use std::num::NonZeroUsize;
+
 use burn::{
     backend::{Autodiff, Flex, NdArray},
     module::Module as _,
@@ -119,7 +121,7 @@ fn micro_batches_make_the_step_of_the_whole_batch_and_blocks_that_of_the_whole_g
     let off = dsv41_train::objective::ObjectiveSettings::OFF;
     let settings = |recompute| TrainerSettings { recompute, objective: off, ..settings() };
     let stepped = |recompute, batches: &[Batch]| {
-        let mut trainer = trainer::<Cpu>(&settings(recompute), DType::F64);
+        let trainer = trainer::<Cpu>(&settings(recompute), DType::F64);
         let gradients = trainer.gradients(batches).unwrap();
         let loss = gradients.totals.mean();
         (loss, values(trainer.step(gradients).unwrap().0.model()))
@@ -146,6 +148,22 @@ fn batch_by_rows(batch: &Batch) -> Vec<Batch> {
             lines: lines.by_ref().take(batch.lengths[row].len()).collect(),
         })
         .collect()
+}
+
+#[test]
+fn micro_batches_at_once_are_those_one_after_the_other() {
+    let whole = batches(5, 1);
+    let parts = batch_by_rows(&whole[0]);
+    let stepped = |parallel| {
+        let settings = TrainerSettings { parallel: NonZeroUsize::new(parallel).unwrap(), ..settings() };
+        let trainer = trainer::<Cpu>(&settings, DType::F32);
+        let gradients = trainer.gradients(&parts).unwrap();
+        let (totals, layers) = (gradients.totals, gradients.layers.clone());
+        (totals.mean(), layers, values(trainer.step(gradients).unwrap().0.model()))
+    };
+    let expected = stepped(1);
+    assert_eq!(stepped(2), expected);
+    assert_eq!(stepped(16), expected);
 }
 
 #[test]
@@ -179,7 +197,7 @@ fn a_loss_that_is_not_finite_names_the_lines_and_the_activations() {
     let mut model = trainer.model().clone();
     let weight = &mut model.layers[2].block.attn_norm.weight;
     *weight = weight.clone().map(|weight| weight * f32::NAN);
-    let mut broken = Trainer::new(model, settings()).unwrap();
+    let broken = Trainer::new(model, settings()).unwrap();
     let batch = batches(1, 1);
     let error = broken.gradients(&batch).unwrap_err();
     let lines = &batch[0].lines;
@@ -191,7 +209,7 @@ fn a_loss_that_is_not_finite_names_the_lines_and_the_activations() {
 
 #[test]
 fn a_batch_without_targets_is_named() {
-    let mut trainer = trainer::<Cpu>(&settings(), DType::F32);
+    let trainer = trainer::<Cpu>(&settings(), DType::F32);
     let mut batch = batches(1, 1).remove(0);
     batch.targets.iter_mut().flatten().for_each(|target| *target = None);
     let error = trainer.gradients(&[batch]).unwrap_err();
@@ -216,7 +234,7 @@ fn a_checkpoint_of_another_model_or_other_settings_is_refused() {
 
 #[test]
 fn evaluation_needs_no_graph_and_changes_nothing() {
-    let mut trainer = trainer::<Cpu>(&settings(), DType::F32);
+    let trainer = trainer::<Cpu>(&settings(), DType::F32);
     let batch = batches(2, 1).remove(0);
     let before = values(trainer.model());
     let first = trainer.evaluate(&batch).unwrap();

@@ -77,6 +77,12 @@ impl<T: RowStore, M: RowStore> RowAdamW<T, M> {
         Ok(Self { settings, weight_decay, table, moments, originals })
     }
 
+    /// The same with the table and the moments in other hands.
+    pub(crate) fn map_stores<U, N>(self, table: impl FnOnce(T) -> U, moments: impl FnOnce(M) -> N) -> RowAdamW<U, N> {
+        let Self { settings, weight_decay, table: own, moments: of_rows, originals } = self;
+        RowAdamW { settings, weight_decay, table: table(own), moments: moments(of_rows), originals }
+    }
+
     /// The table.
     pub fn table(&self) -> &T {
         &self.table

@@ -21,9 +21,11 @@ mod gradients;
 mod originals;
 mod shared;
 mod store;
+mod touched;
 
 pub use adamw::RowAdamW;
 pub use gradients::RowGradients;
 pub use originals::Originals;
 pub use shared::SharedRows;
 pub use store::{MappedRows, MemoryRows, RowStore};
+pub use touched::TouchedRows;

@@ -1,9 +1,11 @@
 //! Rows that the model reads and the optimiser writes.
 
 use std::{
-    io,
+    fmt, io,
     sync::{Arc, PoisonError, RwLock},
 };
+
+use dsv41::RowSource;
 
 use super::RowStore;
 
@@ -44,6 +46,24 @@ impl<T: RowStore> RowStore for SharedRows<T> {
     }
 }
 
+/// What a model reads a table through that is trained.
+impl<T: RowStore + fmt::Debug + Send + Sync> RowSource for SharedRows<T> {
+    fn shape(&self) -> [usize; 2] {
+        RowStore::shape(self)
+    }
+
+    fn read(&self, rows: &[i64], values: &mut [f32]) -> io::Result<()> {
+        let store = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let [table_rows, width] = store.shape();
+        for (&row, values) in rows.iter().zip(values.chunks_exact_mut(width)) {
+            let place = usize::try_from(row).ok().filter(|&place| place < table_rows);
+            let place = place.ok_or_else(|| io::Error::other(format!("row {row} of a table of {table_rows} rows")))?;
+            store.read(place, values)?;
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,8 +74,10 @@ mod tests {
         let mut writer = SharedRows::new(MemoryRows::zeros([3, 2]));
         let reader = writer.clone();
         writer.write(1, &[1.0, 2.0]).unwrap();
-        let mut row = [0.0; 2];
-        reader.read(1, &mut row).unwrap();
-        assert_eq!((row, reader.shape()), ([1.0, 2.0], [3, 2]));
+        let mut rows = [9.0; 4];
+        RowSource::read(&reader, &[1, 0], &mut rows).unwrap();
+        assert_eq!((rows, RowSource::shape(&reader)), ([1.0, 2.0, 0.0, 0.0], [3, 2]));
+        let error = RowSource::read(&reader, &[3], &mut rows[..2]).unwrap_err();
+        assert_eq!(error.to_string(), "row 3 of a table of 3 rows");
     }
 }

@@ -37,6 +37,24 @@ pub trait RowStore {
     fn flush(&mut self) -> io::Result<()>;
 }
 
+impl<T: RowStore + ?Sized> RowStore for Box<T> {
+    fn shape(&self) -> [usize; 2] {
+        (**self).shape()
+    }
+
+    fn read(&self, row: usize, values: &mut [f32]) -> io::Result<()> {
+        (**self).read(row, values)
+    }
+
+    fn write(&mut self, row: usize, values: &[f32]) -> io::Result<()> {
+        (**self).write(row, values)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        (**self).flush()
+    }
+}
+
 /// Rows in memory.
 #[derive(Debug, Clone)]
 pub struct MemoryRows {
