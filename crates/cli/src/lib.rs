@@ -15,5 +15,6 @@ pub mod progress;
 pub mod runner;
 pub mod storage;
 mod table;
+mod threads;
 pub mod train;
 pub mod weights;

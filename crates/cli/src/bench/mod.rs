@@ -10,6 +10,8 @@ use clap::{Args, Subcommand};
 pub use linear::LinearArgs;
 pub use train_step::TrainStepArgs;
 
+use crate::threads;
+
 /// Which part to time.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
@@ -30,8 +32,8 @@ enum Part {
 /// # Errors
 /// When a device cannot be used or the arguments make no sense.
 pub fn run(args: &BenchArgs) -> Result<()> {
-    match &args.part {
+    threads::compute(None, || match &args.part {
         Part::Linear(args) => linear::run(args),
         Part::TrainStep(args) => train_step::run(args),
-    }
+    })
 }

@@ -29,6 +29,7 @@ use crate::{
     memory,
     model_source::{ModelSource, SourceOptions},
     runner::{self, HostCall, Runner, RunnerOptions},
+    threads,
 };
 use console::{Console, Shown, Speed};
 use logits::LogitsFile;
@@ -39,9 +40,6 @@ const SAMPLE_PROMPT: &str = "hjHQdxRLmpIYecFDcaIGmrAUjzZIybZI...................
 const SAMPLE_ANSWER: usize = 2;
 /// Tokens made where nothing else is said.
 const MAX_TOKENS: usize = 128;
-
-/// Threads that `--threads` may ask for: more than the largest machines have, and few enough to start.
-const MOST_THREADS: usize = 1024;
 
 /// What to generate, from what, and how.
 #[derive(Debug, Args)]
@@ -151,10 +149,10 @@ enum ActivationsArg {
 /// # Errors
 /// Bad input, an absent device, a model that cannot be used, output that cannot be written.
 pub fn run(args: &GenerateArgs) -> Result<()> {
-    if let Some(threads) = args.threads {
-        ensure!((1..=MOST_THREADS).contains(&threads), "--threads is {threads}: expected 1 to {MOST_THREADS}");
-        rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().context("the threads cannot be started")?;
-    }
+    threads::compute(args.threads, || make_text(args))
+}
+
+fn make_text(args: &GenerateArgs) -> Result<()> {
     let source_options = SourceOptions { tokenizer: args.tokenizer.clone(), memory_limit: args.memory_limit };
     let source = ModelSource::open(args.model.as_deref(), &source_options)?;
     for note in source.notes() {

@@ -23,6 +23,7 @@ pub use plan::{Cadence, DataPlan, ModelPlan, RunPlan, Tuning};
 pub use trained::{TrainedModel, is_run_or_checkpoint};
 
 use crate::interrupt::interruption;
+use crate::threads;
 use options::Settings;
 use session::Session;
 use source::{Source, TrainingModel};
@@ -35,10 +36,10 @@ const TABLES: &str = "tables";
 /// # Errors
 /// Bad input, an absent device, a loss that is not finite, files that cannot be written.
 pub fn run_train(args: &TrainArgs) -> Result<()> {
-    match args.resume() {
+    threads::compute(None, || match args.resume() {
         Some(folder) => resume(folder),
         None => begin(args.out()?, args.plan()?, &args.settings()),
-    }
+    })
 }
 
 /// Trains a model of a file on lines of another.
@@ -46,10 +47,10 @@ pub fn run_train(args: &TrainArgs) -> Result<()> {
 /// # Errors
 /// As [`run_train`].
 pub fn run_finetune(args: &FinetuneArgs) -> Result<()> {
-    match args.resume() {
+    threads::compute(None, || match args.resume() {
         Some(folder) => resume(folder),
         None => begin(args.out()?, args.plan()?, &args.settings()),
-    }
+    })
 }
 
 /// Begins a run in a new folder. Whatever can be found wrong is found before the folder is made.

@@ -11,7 +11,6 @@ use std::{
     fs,
     io::Write as _,
     path::{Path, PathBuf},
-    thread,
 };
 
 use burn::{
@@ -20,6 +19,7 @@ use burn::{
     tensor::{Tensor, backend::AutodiffBackend},
 };
 use dsv41::{BlockCall, Call, ModelBackend, Objective as _, Transformer, parameters::Parameter};
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -204,7 +204,7 @@ where
         Ok(StepGradients { gradients: accumulator.grads(), rows, totals, layers, lines })
     }
 
-    /// Micro-batches at once, each on a thread of its own. One alone needs none.
+    /// Micro-batches at once, each on a thread of its own.
     fn micro_batches(
         &self,
         numbered: &[(usize, &Batch)],
@@ -219,21 +219,9 @@ where
             return Ok(vec![compute(self.model.clone(), alone)?]);
         }
         let device = self.model.norm.weight.device();
-        thread::scope(|scope| {
-            let begun: Vec<_> = numbered
-                .iter()
-                .map(|&numbered| {
-                    // Graphs that share a leaf would wait for one another.
-                    let model = self.model.clone().fork(&device);
-                    scope.spawn(move || compute(model, numbered))
-                })
-                .collect();
-            let ended = begun.into_iter().map(|thread| match thread.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            });
-            ended.collect()
-        })
+        // Graphs that share a leaf would wait for one another.
+        let begun: Vec<_> = numbered.iter().map(|&numbered| (self.model.clone().fork(&device), numbered)).collect();
+        begun.into_par_iter().with_max_len(1).map(|(model, numbered)| compute(model, numbered)).collect()
     }
 
     /// The model as a micro-batch uses it: adapters leave out what follows from the step and the micro-batch.
