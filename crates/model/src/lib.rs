@@ -19,6 +19,8 @@ mod error;
 pub mod generate;
 pub mod hyper_connection;
 mod linear;
+#[cfg(test)]
+mod module_gradients;
 pub mod moe;
 mod norm;
 mod numerics;

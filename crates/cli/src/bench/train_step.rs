@@ -157,11 +157,17 @@ impl Stored {
         Ok(Some(numbers.chunks_exact(ids.shape()[1].max(1)).map(<[u32]>::to_vec).collect()))
     }
 
-    /// The values of a tensor of F32.
+    /// The values of a tensor of F32 or F64.
     fn values(&self, name: &str) -> Option<Vec<f32>> {
         let tensors = SafeTensors::deserialize(&self.bytes).ok()?;
-        let tensor = tensors.tensor(name).ok().filter(|tensor| tensor.dtype() == Dtype::F32)?;
-        Some(tensor.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+        let tensor = tensors.tensor(name).ok()?;
+        match tensor.dtype() {
+            Dtype::F32 => Some(tensor.data().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()),
+            Dtype::F64 => {
+                Some(tensor.data().as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes) as f32).collect())
+            }
+            _ => None,
+        }
     }
 }
 
@@ -174,7 +180,7 @@ impl WeightSource for Stored {
             None if name.ends_with(".gate.bias") => Ok(vec![0.0; count]),
             _ => Err(ModelError::Weight {
                 name: name.to_owned(),
-                reason: format!("{} has no such tensor of F32 with axes {shape:?}", self.path.display()),
+                reason: format!("{} has no such tensor of F32 or F64 with axes {shape:?}", self.path.display()),
             }),
         }
     }
