@@ -44,7 +44,11 @@ fn tensor<const D: usize>(data: TensorData) -> Tensor<B, D> {
 }
 
 /// Compares the gradients of `forward`, each of whose elements counts with a factor of its own.
-fn check<M: Module<B>, const D: usize>(module: &M, forward: impl Fn(&M, Tensor<B, D>) -> Tensor<B, 1>, shape: [usize; D]) {
+fn check<M: Module<B>, const D: usize>(
+    module: &M,
+    forward: impl Fn(&M, Tensor<B, D>) -> Tensor<B, 1>,
+    shape: [usize; D],
+) {
     let objective = |module: &M, x| {
         let result = forward(module, x);
         let factors = tensor::<1>(numbers(&result.dims(), 0.5));
@@ -73,7 +77,10 @@ fn check<M: Module<B>, const D: usize>(module: &M, forward: impl Fn(&M, Tensor<B
 }
 
 fn assert_close(what: &str, found: f64, expected: f64) {
-    assert!(expected != 0.0 && (found - expected).abs() <= 1e-7 * expected.abs(), "{what}: {found:e}, by differences {expected:e}");
+    assert!(
+        expected != 0.0 && (found - expected).abs() <= 1e-7 * expected.abs(),
+        "{what}: {found:e}, by differences {expected:e}"
+    );
 }
 
 /// The gradients of parameters that have one.
