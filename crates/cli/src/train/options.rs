@@ -398,6 +398,11 @@ impl RunArgs {
 
     /// A plan whose lengths are still open.
     fn plan(&self, model: ModelPlan, data: DataPlan) -> Result<RunPlan> {
+        /// More than the largest machines have cores.
+        const MOST_AT_ONCE: usize = 1024;
+
+        let parallel = self.parallel.get();
+        ensure!(parallel <= MOST_AT_ONCE, "--parallel is {parallel}: expected 1 to {MOST_AT_ONCE}");
         let manner = if self.no_packing { Manner::Unpacked } else { Manner::Packed { look_ahead: LOOK_AHEAD } };
         Ok(RunPlan {
             model,
@@ -430,7 +435,8 @@ impl RunArgs {
                     TableArg::Memory => TableStorage::Memory,
                     TableArg::File => TableStorage::File,
                 },
-                parallel: self.parallel,
+                // More at once than there are would wait for nothing.
+                parallel: self.parallel.min(self.accumulate),
             },
             device: self.device.to_string(),
             cadence: Cadence { evaluate_every: 0, checkpoint_every: 0, keep: self.keep, log_every: self.log_every },

@@ -44,6 +44,9 @@ pub enum TrainError {
         /// The lines of the batches.
         lines: Vec<usize>,
     },
+    /// The threads of micro-batches cannot be started.
+    #[error("threads cannot be started: {0}")]
+    Threads(rayon::ThreadPoolBuildError),
     /// A part of a checkpoint cannot be read or written.
     #[error("{}: cannot be {action}: {source}", file.display())]
     Io {

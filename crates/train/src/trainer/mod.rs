@@ -11,6 +11,7 @@ use std::{
     fs,
     io::Write as _,
     path::{Path, PathBuf},
+    thread,
 };
 
 use burn::{
@@ -19,7 +20,7 @@ use burn::{
     tensor::{Tensor, backend::AutodiffBackend},
 };
 use dsv41::{BlockCall, Call, ModelBackend, Objective as _, Transformer, parameters::Parameter};
-use rayon::prelude::*;
+use rayon::{ThreadPool, ThreadPoolBuilder};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -51,6 +52,9 @@ pub struct Trainer<B: AutodiffBackend> {
     settings: TrainerSettings,
     /// Whether biases of routers are among what is trained.
     moves_biases: bool,
+    /// What micro-batches at once compute on. In one pool, a thread that waits for a part of one micro-batch would take up
+    /// another, while it holds the lock of the first one's graph, for which the other waits in the end.
+    pools: Vec<ThreadPool>,
     /// Steps done.
     steps: u64,
 }
@@ -132,7 +136,8 @@ where
             dims: parameter.dims,
         });
         let optimiser = GroupedOptimiser::new(settings.optimiser, named)?;
-        Ok(Self { model, optimiser, tables, settings, moves_biases, steps: 0 })
+        let pools = pools(settings.parallel.get())?;
+        Ok(Self { model, optimiser, tables, settings, moves_biases, pools, steps: 0 })
     }
 
     /// The model as it is now.
@@ -204,7 +209,7 @@ where
         Ok(StepGradients { gradients: accumulator.grads(), rows, totals, layers, lines })
     }
 
-    /// Micro-batches at once, each on a thread of its own.
+    /// Micro-batches at once, each on threads of its own.
     fn micro_batches(
         &self,
         numbered: &[(usize, &Batch)],
@@ -219,9 +224,19 @@ where
             return Ok(vec![compute(self.model.clone(), alone)?]);
         }
         let device = self.model.norm.weight.device();
-        // Graphs that share a leaf would wait for one another.
-        let begun: Vec<_> = numbered.iter().map(|&numbered| (self.model.clone().fork(&device), numbered)).collect();
-        begun.into_par_iter().with_max_len(1).map(|(model, numbered)| compute(model, numbered)).collect()
+        thread::scope(|scope| {
+            let begin = |(&numbered, pool)| {
+                // Graphs that share a leaf would wait for one another.
+                let model = self.model.clone().fork(&device);
+                scope.spawn(move || ThreadPool::install(pool, || compute(model, numbered)))
+            };
+            let begun: Vec<_> = numbered.iter().zip(&self.pools).map(begin).collect();
+            let end = |thread: thread::ScopedJoinHandle<'_, _>| match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            begun.into_iter().map(end).collect()
+        })
     }
 
     /// The model as a micro-batch uses it: adapters leave out what follows from the step and the micro-batch.
@@ -373,6 +388,19 @@ where
         self.steps = progress.steps;
         Ok(self)
     }
+}
+
+/// Pools that share the threads there are, where there is to be more than one.
+fn pools(count: usize) -> Result<Vec<ThreadPool>, TrainError> {
+    /// As much as a process's first thread usually has.
+    const STACK: usize = 8 << 20;
+
+    if count == 1 {
+        return Ok(Vec::new());
+    }
+    let threads = (rayon::current_num_threads() / count).max(1);
+    let pool = || ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK).build();
+    (0..count).map(|_| pool().map_err(TrainError::Threads)).collect()
 }
 
 impl TrainError {
