@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
 use burn::tensor::TensorData;
-use dsv41::{LogitsOf, Numerics, Switches};
+use dsv41::{Candidates, LogitsOf, Numerics, Switches};
 use dsv41_cli::{
     device::{DeviceName, Precision},
     runner::{self, HostCall, HostProbe, Runner, RunnerOptions},
@@ -56,7 +56,8 @@ impl Implementation for BurnRun {
 
     fn step(&mut self, tokens: &[Vec<u32>], selections: Option<&Selections>, feed: Option<&Captures>) -> Result<Step> {
         let start = self.runner.position();
-        let selections = selections.map(to_model);
+        let queries = tokens.len() * tokens[0].len();
+        let selections = selections.map(|selections| to_model(selections, queries));
         let mut recorder = Recorder { feed, records: BTreeMap::new() };
         let call = HostCall {
             numerics: self.numerics,
@@ -74,7 +75,8 @@ impl Implementation for BurnRun {
             start,
             records: recorder.records,
         };
-        layout.step(tokens, from_model(&output.selections))
+        let own = layout.selections(&output.selections);
+        layout.step(tokens, own)
     }
 }
 
@@ -130,6 +132,17 @@ const PLAIN: [&str; 20] = [
 ];
 
 impl Layout<'_> {
+    /// What the model chose, candidates as masks over all positions.
+    fn selections(&self, chosen: &dsv41::Selections) -> Selections {
+        let layers = chosen.layers.iter().map(|(&layer, chosen)| {
+            let dsv41::LayerSelections { topk, candidates, experts } = chosen.clone();
+            let positions = || (self.start + self.seq) / self.topology.layers()[layer].ratio;
+            let candidates = candidates.map(|candidates| candidates.to_mask(positions()));
+            (layer, LayerSelections { topk, candidates, experts })
+        });
+        Selections { layers: layers.collect() }
+    }
+
     fn step(self, tokens: &[Vec<u32>], own: Selections) -> Result<Step> {
         let mut step =
             Step { captures: Captures::new(), own, index_scores: BTreeMap::new(), router_scores: BTreeMap::new() };
@@ -297,18 +310,11 @@ fn masked(scores: &Recorded) -> Recorded {
     Recorded::float(scores.shape.clone(), values.map(|score| if score.is_finite() { score } else { MASKED }))
 }
 
-fn to_model(selections: &Selections) -> dsv41::Selections {
+fn to_model(selections: &Selections, queries: usize) -> dsv41::Selections {
     let layers = selections.layers.iter().map(|(&layer, chosen)| {
         let LayerSelections { topk, candidates, experts } = chosen.clone();
+        let candidates = candidates.map(|mask| Candidates::from_mask(&mask, queries));
         (layer, dsv41::LayerSelections { topk, candidates, experts })
     });
     dsv41::Selections { layers: layers.collect() }
-}
-
-fn from_model(selections: &dsv41::Selections) -> Selections {
-    let layers = selections.layers.iter().map(|(&layer, chosen)| {
-        let dsv41::LayerSelections { topk, candidates, experts } = chosen.clone();
-        (layer, LayerSelections { topk, candidates, experts })
-    });
-    Selections { layers: layers.collect() }
 }

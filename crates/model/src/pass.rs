@@ -1,12 +1,13 @@
 //! What one call carries from layer to layer.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use burn::tensor::{DType, Tensor, TensorData, backend::Backend};
 use dsv41_config::Config;
 
 use crate::{
-    Numerics, Objective, Probe, Selections,
+    Candidates, Numerics, Objective, Probe, Selections,
     attention::{RopeFrequencies, Rotation},
     cache::{Cache, StreamView},
     documents::Documents,
@@ -86,8 +87,8 @@ pub(crate) struct Pass<'a, B: Backend> {
     pub(crate) streams: BTreeMap<usize, StreamView<B>>,
     /// The selection in force, by index source: `[B, S, K]` with -1 for none.
     pub(crate) topk: BTreeMap<usize, Vec<i64>>,
-    /// The candidate mask in force: `[B, S, T]`.
-    pub(crate) candidates: Option<Vec<bool>>,
+    /// The candidates in force.
+    pub(crate) candidates: Option<Arc<Candidates>>,
     pub(crate) rotations: Rotations<B>,
     pub(crate) documents: Documents,
     pub(crate) objective: Option<&'a mut dyn Objective<B>>,
@@ -161,6 +162,11 @@ impl<'a, B: Backend> Pass<'a, B> {
             Some(probe) => probe.stream(layer, point, h, pre_mix),
             None => (h, pre_mix),
         }
+    }
+
+    /// Whether there is a probe.
+    pub(crate) fn observed(&self) -> bool {
+        self.probe.is_some()
     }
 
     /// Shows the probe a tensor.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use dsv41_config::{Config, Topology};
 
-use crate::ModelError;
+use crate::{Candidates, ModelError};
 
 /// Marks an empty place of a selection.
 pub const NONE: i64 = -1;
@@ -14,8 +14,8 @@ pub const NONE: i64 = -1;
 pub struct LayerSelections {
     /// Compressed positions attended, `[B, S, K]` row-major, ascending, -1 last. Index source layers only.
     pub topk: Option<Vec<i64>>,
-    /// Which of the T compressed positions later index sources may score, `[B, S, T]`. The candidate source only.
-    pub candidates: Option<Vec<bool>>,
+    /// Which compressed positions later index sources may score. The candidate source only.
+    pub candidates: Option<Candidates>,
     /// Routed experts, `[B, S, n_activated]`, best first.
     pub experts: Option<Vec<i64>>,
 }
@@ -67,15 +67,16 @@ impl Selections {
                     return fail("topk", format!("names position {bad}, there are {positions}"));
                 }
             }
-            if let Some(mask) = &chosen.candidates {
+            if let Some(candidates) = &chosen.candidates {
                 if !place.makes_candidates {
                     return fail("candidates", "are for a layer that makes none".into());
                 }
-                if mask.len() != queries * positions {
-                    return fail(
-                        "candidates",
-                        format!("have {} entries, expected {}", mask.len(), queries * positions),
-                    );
+                if candidates.queries() != queries {
+                    return fail("candidates", format!("are of {} queries, expected {queries}", candidates.queries()));
+                }
+                if candidates.end() > positions {
+                    let last = candidates.end() - 1;
+                    return fail("candidates", format!("have position {last}, there are {positions}"));
                 }
             }
             if let Some(experts) = &chosen.experts {

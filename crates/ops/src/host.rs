@@ -69,7 +69,27 @@ pub trait HostOp<const N: usize>: CustomOp<N> + Sync {
     ) -> Option<[Option<Values<T>>; N]>;
 }
 
+/// Computes an expression by code for the widest registers that the processor has. Functions that it calls are part of that
+/// code where they are `#[inline(always)]`. Results do not depend on the width, since nothing is contracted.
+#[macro_export]
+macro_rules! vectorised {
+    ($kernel:expr) => {
+        $crate::host::dispatch(
+            #[inline(always)]
+            || $kernel,
+        )
+    };
+}
+
+/// What [`vectorised!`] calls.
+#[doc(hidden)]
+#[inline]
+pub fn dispatch<R>(kernel: impl FnOnce() -> R) -> R {
+    pulp::Arch::new().dispatch(kernel)
+}
+
 /// The sum of the products of two rows, in a fixed order that lets the compiler use wide registers.
+#[inline(always)]
 pub fn dot<T: HostFloat>(a: &[T], b: &[T]) -> T {
     const LANES: usize = 16;
     let (a, a_rest) = a.as_chunks::<LANES>();
@@ -81,10 +101,19 @@ pub fn dot<T: HostFloat>(a: &[T], b: &[T]) -> T {
         }
     }
     let rest: T = a_rest.iter().zip(b_rest).map(|(&a, &b)| a * b).sum();
-    sums.into_iter().sum::<T>() + rest
+    // By halves: one after the other, each addition would wait for the last.
+    let mut width = LANES;
+    while width > 1 {
+        width /= 2;
+        for lane in 0..width {
+            sums[lane] = sums[lane] + sums[lane + width];
+        }
+    }
+    sums[0] + rest
 }
 
 /// Adds a multiple of a row to another.
+#[inline(always)]
 pub fn add_scaled<T: HostFloat>(sum: &mut [T], factor: T, row: &[T]) {
     for (sum, &value) in sum.iter_mut().zip(row) {
         *sum = *sum + factor * value;

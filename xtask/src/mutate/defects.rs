@@ -204,15 +204,17 @@ pub(super) const DEFECTS: &[Defect] = &[
         name: "latent-seen-early",
         what: "a compressed position is visible from its first token on",
         file: "attention/select.rs",
-        from: "let visible = (start + query % seq + 1) / ratio;",
-        to: "let visible = (start + query % seq + ratio) / ratio;",
+        from: "let visible = (self.start + query % self.seq + 1) / self.ratio;",
+        to: "let visible = ((self.start + query % self.seq + self.ratio) / self.ratio).min(self.positions());",
     },
     Defect {
         name: "hidden-positions-picked",
         what: "with fewer visible positions than index_topk, hidden ones are attended",
         file: "attention/select.rs",
-        from: "false => row[t] > f64::NEG_INFINITY,",
-        to: "false => true,",
+        from: "selected.resize(width, NONE);",
+        to: "let hidden: Vec<i64> = (0..).filter(|t| !selected.contains(t)).take(width - selected.len()).collect();
+        selected.extend(hidden);
+        selected.sort_unstable();",
     },
     Defect {
         name: "newest-block-not-pinned",
@@ -225,8 +227,8 @@ pub(super) const DEFECTS: &[Defect] = &[
         name: "candidates-ignored",
         what: "index sources after the candidate source score every position",
         file: "attention/indexer.rs",
-        from: "scores.restrict(mask);",
-        to: "scores.restrict(&vec![true; mask.len()]);",
+        from: "candidates: layer.candidate_source.and(pass.candidates.clone()),",
+        to: "candidates: None,",
     },
     Defect {
         name: "ties-to-the-highest",

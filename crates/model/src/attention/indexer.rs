@@ -1,13 +1,19 @@
 //! The indexer: scores compressed positions for a query and selects the best.
 
+use std::sync::Arc;
+
 use burn::{
     module::Module,
-    tensor::{Tensor, TensorData, activation::relu, backend::Backend},
+    tensor::{Tensor, TensorData, backend::Backend},
 };
 use dsv41_config::{Config, LayerTopology};
 use dsv41_ops::constant;
 
-use super::select::{CandidateRule, Scores};
+use super::{
+    choice::{Chosen, Rule, Scope, choose},
+    index_scores::IndexOperands,
+    select::{CandidateRule, Visibility},
+};
 use crate::{
     ModelBackend, ModelError,
     cache::StreamView,
@@ -15,9 +21,6 @@ use crate::{
     pass::Pass,
     weights::Loader,
 };
-
-/// Elements of one tile of query-key products, `[B, S, heads, T]`.
-const TILE_ELEMENTS: usize = 1 << 24;
 
 /// Scores and selects compressed positions.
 #[derive(Module, Debug)]
@@ -51,7 +54,7 @@ impl<B: ModelBackend> Indexer<B> {
         })
     }
 
-    /// Selects for every query and leaves the selection (and the candidate mask, where `layer` makes it) in `pass`. Gives
+    /// Selects for every query and leaves the selection (and the candidates, where `layer` makes them) in `pass`. Gives
     /// what was scored with, none while no compressed position exists.
     ///
     /// `x` is the attention's input `[B, S, D]`, `low_rank_query` is `[B, S, q_lora_rank]`; both enter as constants, since
@@ -78,27 +81,32 @@ impl<B: ModelBackend> Indexer<B> {
             pass.topk.insert(layer.layer, topk);
             return Some(operands);
         }
-        let raw = self.score(&operands, pass);
-        let mut scores = Scores::new(raw, pass.start, pass.seq, layer.ratio).within(&pass.documents);
+        let scope = Scope {
+            visibility: Visibility::new(pass.start, pass.seq, layer.ratio, &pass.documents),
+            candidates: layer.candidate_source.and(pass.candidates.clone()),
+        };
+        let rule = Rule {
+            topk: self.topk,
+            keep_masked: pass.switches.keep_masked_picks,
+            candidates: layer.makes_candidates.then_some(self.candidates),
+        };
+        let Chosen { topk, candidates, scores } =
+            choose(&operands.constant(), &scope, rule, pass.numerics, pass.observed());
 
-        if layer.makes_candidates {
-            let mask = scores.candidates(self.candidates);
-            let in_force = forced.and_then(|forced| forced.candidates.clone()).unwrap_or_else(|| mask.clone());
+        let positions = scope.visibility.positions();
+        if let Some(own) = candidates {
+            let in_force = forced.and_then(|forced| forced.candidates.clone()).unwrap_or_else(|| own.clone());
             pass.record_host(layer.layer, "candidates", || {
-                TensorData::new(in_force.clone(), [batch, seq, in_force.len() / (batch * seq)])
+                TensorData::new(in_force.to_mask(positions), [batch, seq, positions])
             });
-            pass.chosen.layer_mut(layer.layer).candidates = Some(mask);
-            pass.candidates = Some(in_force);
+            pass.chosen.layer_mut(layer.layer).candidates = Some(own);
+            pass.candidates = Some(Arc::new(in_force));
         }
-        if layer.candidate_source.is_some() {
-            let mask = pass.candidates.as_ref().expect("the candidate source comes before its readers");
-            scores.restrict(mask);
+        if let Some(scores) = scores {
+            pass.record_host(layer.layer, "index_score", || TensorData::new(scores, [batch, seq, positions]));
         }
-        pass.record_host(layer.layer, "index_score", || scores.to_data());
-
-        let own = scores.top_k(self.topk, pass.switches.keep_masked_picks);
-        let in_force = forced.and_then(|forced| forced.topk.clone()).unwrap_or_else(|| own.clone());
-        pass.chosen.layer_mut(layer.layer).topk = Some(own);
+        let in_force = forced.and_then(|forced| forced.topk.clone()).unwrap_or_else(|| topk.clone());
+        pass.chosen.layer_mut(layer.layer).topk = Some(topk);
         pass.topk.insert(layer.layer, in_force);
         Some(operands)
     }
@@ -141,41 +149,4 @@ impl<B: ModelBackend> Indexer<B> {
         let weights = numerics.bf16(self.weights_proj.forward(x, numerics).mul_scalar(factor));
         IndexOperands { query, weights, keys }
     }
-
-    /// `sum_h w[h] * relu(q_h . k_t)` for every query and compressed position, `[B, S, T]` row-major, unmasked.
-    fn score(&self, operands: &IndexOperands<B>, pass: &Pass<'_, B>) -> Vec<f64> {
-        let numerics = pass.numerics;
-        let query = constant(operands.query.clone());
-        let all_weights = constant(operands.weights.clone());
-        let keys = constant(operands.keys.clone()).swap_dims(1, 2);
-        let [batch, seq, heads, head_dim] = query.dims();
-        let positions = keys.dims()[2];
-        let step = (TILE_ELEMENTS / (batch * heads * positions)).clamp(1, seq);
-        let mut scores = vec![0.0; batch * seq * positions];
-        for first in (0..seq).step_by(step) {
-            let queries = step.min(seq - first);
-            let tile = query.clone().narrow(1, first, queries).reshape([batch, queries * heads, head_dim]);
-            let dots = numerics.bf16(tile.matmul(keys.clone())).reshape([batch, queries, heads, positions]);
-            let weights = all_weights.clone().narrow(1, first, queries).unsqueeze_dim::<4>(3);
-            let weighted = numerics.bf16(relu(dots) * weights);
-            let sum = numerics.bf16(weighted.sum_dim(2));
-            let sum: Vec<f64> = sum.into_data().iter::<f64>().collect();
-            for (row, values) in sum.chunks_exact(queries * positions).enumerate() {
-                let at = (row * seq + first) * positions;
-                scores[at..at + values.len()].copy_from_slice(values);
-            }
-        }
-        scores
-    }
-}
-
-/// What an indexer scores with.
-#[derive(Debug)]
-pub(crate) struct IndexOperands<B: Backend> {
-    /// `[B, S, heads, index_head_dim]`
-    pub(crate) query: Tensor<B, 4>,
-    /// `[B, S, heads]`
-    pub(crate) weights: Tensor<B, 3>,
-    /// `[B, T, index_head_dim]`
-    pub(crate) keys: Tensor<B, 3>,
 }

@@ -1,6 +1,8 @@
 //! Attention: one key-value vector for all heads, a sliding window, and compressed positions chosen by an indexer.
 
+mod choice;
 mod compressor;
+mod index_scores;
 mod indexer;
 mod output;
 mod rope;
@@ -15,7 +17,7 @@ use burn::{
 use dsv41_config::{Config, LayerTopology};
 
 pub use compressor::Compressor;
-use indexer::IndexOperands;
+use index_scores::IndexOperands;
 pub use indexer::Indexer;
 pub use output::OutputProjection;
 pub use rope::{RopeFrequencies, Rotation};

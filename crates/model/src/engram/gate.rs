@@ -6,7 +6,7 @@ use burn::tensor::{Tensor, backend::Backend, ops::FloatTensor};
 use dsv41_ops::{
     CustomOp, CustomOps, from_primitive,
     host::{HostFloat, HostOp, Values, View, add_scaled, dot},
-    into_primitive,
+    into_primitive, vectorised,
 };
 use rayon::prelude::*;
 
@@ -119,6 +119,7 @@ struct Scalars<T> {
 }
 
 impl Gate {
+    #[inline(always)]
     fn scalars<T: HostFloat>(&self, h: &[T], k: &[T], w: &[T], weighted: &mut [T]) -> Scalars<T> {
         let dim = T::of(h.len() as f64);
         zip(weighted.iter_mut(), zip(h, w)).for_each(|(weighted, (&h, &w))| *weighted = h * w);
@@ -131,6 +132,7 @@ impl Gate {
     }
 
     /// The gradients of the stream, the keys and the value of one token, and that of the weights, which is added to.
+    #[inline(always)]
     fn backward_of_token<T: HostFloat>(
         &self,
         [h, k, v, w]: [&[T]; 4],
@@ -179,9 +181,11 @@ impl HostOp<4> for Gate {
             || vec![T::zero(); dim],
             |weighted, (((result, h), k), v)| {
                 let copies = zip(result.chunks_exact_mut(dim), zip(h.chunks_exact(dim), k.chunks_exact(dim)));
-                for ((result, (h, k)), w) in copies.zip(w.values.chunks_exact(dim)) {
-                    add_scaled(result, self.scalars(h, k, w, weighted).gate, v);
-                }
+                vectorised!({
+                    for ((result, (h, k)), w) in copies.zip(w.values.chunks_exact(dim)) {
+                        add_scaled(result, self.scalars(h, k, w, weighted).gate, v);
+                    }
+                });
             },
         );
         Some(result)
@@ -214,7 +218,8 @@ impl HostOp<4> for Gate {
                     let stream = token * copies * dim..(token + 1) * copies * dim;
                     let (h, k) = (&h.values[stream.clone()], &k.values[stream.clone()]);
                     let inputs = [h, k, &v.values[token * dim..][..dim], w.values];
-                    self.backward_of_token(inputs, &gradient.values[stream], [of_h, of_k, of_v, &mut of_w]);
+                    let gradients = [of_h, of_k, of_v, &mut of_w];
+                    vectorised!(self.backward_of_token(inputs, &gradient.values[stream], gradients));
                 }
                 of_w
             })

@@ -1,6 +1,9 @@
 //! Kernels of the hyper-connections' operations, a token at a time.
 
-use dsv41_ops::host::{HostFloat, HostOp, Values, View, add_scaled, dot};
+use dsv41_ops::{
+    host::{HostFloat, HostOp, Values, View, add_scaled, dot},
+    vectorised,
+};
 use rayon::prelude::*;
 
 use super::{
@@ -17,9 +20,11 @@ impl HostOp<2> for Collapse {
         let mut x = vec![T::zero(); batch * seq * dim];
         let tokens = x.par_chunks_mut(dim).zip(h.values.par_chunks(copies * dim)).zip(mix.values.par_chunks(copies));
         tokens.with_min_len(TOKENS).for_each(|((x, h), mix)| {
-            for (h, &mix) in h.chunks_exact(dim).zip(mix) {
-                add_scaled(x, mix, h);
-            }
+            vectorised!({
+                for (h, &mix) in h.chunks_exact(dim).zip(mix) {
+                    add_scaled(x, mix, h);
+                }
+            })
         });
         Some(Values { dims: vec![batch, seq, dim], values: x })
     }
@@ -35,9 +40,11 @@ impl HostOp<2> for Collapse {
             let mut of_h = Values::zeros_like(h);
             let tokens = of_h.values.par_chunks_mut(copies * dim).zip(gradient.values.par_chunks(dim));
             tokens.zip(mix.values.par_chunks(copies)).with_min_len(TOKENS).for_each(|((of_h, gradient), mix)| {
-                for (of_h, &mix) in of_h.chunks_exact_mut(dim).zip(mix) {
-                    add_scaled(of_h, mix, gradient);
-                }
+                vectorised!({
+                    for (of_h, &mix) in of_h.chunks_exact_mut(dim).zip(mix) {
+                        add_scaled(of_h, mix, gradient);
+                    }
+                })
             });
             of_h
         };
@@ -46,9 +53,11 @@ impl HostOp<2> for Collapse {
             let tokens = of_mix.values.par_chunks_mut(copies).zip(gradient.values.par_chunks(dim));
             let tokens = tokens.zip(h.values.par_chunks(copies * dim)).with_min_len(TOKENS);
             tokens.for_each(|((of_mix, gradient), h)| {
-                for (of_mix, h) in of_mix.iter_mut().zip(h.chunks_exact(dim)) {
-                    *of_mix = dot(h, gradient);
-                }
+                vectorised!({
+                    for (of_mix, h) in of_mix.iter_mut().zip(h.chunks_exact(dim)) {
+                        *of_mix = dot(h, gradient);
+                    }
+                })
             });
             of_mix
         };
@@ -64,12 +73,14 @@ impl HostOp<4> for Expand {
         let tokens = tokens.zip(y.values.par_chunks(dim)).zip(post.values.par_chunks(copies));
         let tokens = tokens.zip(comb.values.par_chunks(copies * copies)).with_min_len(TOKENS);
         tokens.for_each(|((((new, h), y), post), comb)| {
-            for (k, new) in new.chunks_exact_mut(dim).enumerate() {
-                for (j, h) in h.chunks_exact(dim).enumerate() {
-                    add_scaled(new, comb[j * copies + k], h);
+            vectorised!({
+                for (k, new) in new.chunks_exact_mut(dim).enumerate() {
+                    for (j, h) in h.chunks_exact(dim).enumerate() {
+                        add_scaled(new, comb[j * copies + k], h);
+                    }
+                    add_scaled(new, post[k], y);
                 }
-                add_scaled(new, post[k], y);
-            }
+            })
         });
         Some(new)
     }
@@ -87,11 +98,13 @@ impl HostOp<4> for Expand {
             let tokens = of_h.values.par_chunks_mut(copies * dim).zip(gradients());
             let tokens = tokens.zip(comb.values.par_chunks(copies * copies)).with_min_len(TOKENS);
             tokens.for_each(|((of_h, gradient), comb)| {
-                for (of_h, comb) in of_h.chunks_exact_mut(dim).zip(comb.chunks_exact(copies)) {
-                    for (gradient, &weight) in gradient.chunks_exact(dim).zip(comb) {
-                        add_scaled(of_h, weight, gradient);
+                vectorised!({
+                    for (of_h, comb) in of_h.chunks_exact_mut(dim).zip(comb.chunks_exact(copies)) {
+                        for (gradient, &weight) in gradient.chunks_exact(dim).zip(comb) {
+                            add_scaled(of_h, weight, gradient);
+                        }
                     }
-                }
+                })
             });
             of_h
         };
@@ -99,9 +112,11 @@ impl HostOp<4> for Expand {
             let mut of_y = Values::zeros_like(y);
             let tokens = of_y.values.par_chunks_mut(dim).zip(gradients()).zip(post.values.par_chunks(copies));
             tokens.with_min_len(TOKENS).for_each(|((of_y, gradient), post)| {
-                for (gradient, &post) in gradient.chunks_exact(dim).zip(post) {
-                    add_scaled(of_y, post, gradient);
-                }
+                vectorised!({
+                    for (gradient, &post) in gradient.chunks_exact(dim).zip(post) {
+                        add_scaled(of_y, post, gradient);
+                    }
+                })
             });
             of_y
         };
@@ -109,9 +124,11 @@ impl HostOp<4> for Expand {
             let mut of_post = Values::zeros_like(post);
             let tokens = of_post.values.par_chunks_mut(copies).zip(gradients()).zip(y.values.par_chunks(dim));
             tokens.with_min_len(TOKENS).for_each(|((of_post, gradient), y)| {
-                for (of_post, gradient) in of_post.iter_mut().zip(gradient.chunks_exact(dim)) {
-                    *of_post = dot(y, gradient);
-                }
+                vectorised!({
+                    for (of_post, gradient) in of_post.iter_mut().zip(gradient.chunks_exact(dim)) {
+                        *of_post = dot(y, gradient);
+                    }
+                })
             });
             of_post
         };
@@ -119,11 +136,13 @@ impl HostOp<4> for Expand {
             let mut of_comb = Values::zeros_like(comb);
             let tokens = of_comb.values.par_chunks_mut(copies * copies).zip(gradients());
             tokens.zip(h.values.par_chunks(copies * dim)).with_min_len(TOKENS).for_each(|((of_comb, gradient), h)| {
-                for (of_comb, h) in of_comb.chunks_exact_mut(copies).zip(h.chunks_exact(dim)) {
-                    for (of_comb, gradient) in of_comb.iter_mut().zip(gradient.chunks_exact(dim)) {
-                        *of_comb = dot(h, gradient);
+                vectorised!({
+                    for (of_comb, h) in of_comb.chunks_exact_mut(copies).zip(h.chunks_exact(dim)) {
+                        for (of_comb, gradient) in of_comb.iter_mut().zip(gradient.chunks_exact(dim)) {
+                            *of_comb = dot(h, gradient);
+                        }
                     }
-                }
+                })
             });
             of_comb
         };

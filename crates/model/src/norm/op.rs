@@ -4,7 +4,7 @@ use burn::tensor::{Tensor, backend::Backend, ops::FloatTensor};
 use dsv41_ops::{
     CustomOp, CustomOps, from_primitive,
     host::{HostFloat, HostOp, Values, View, dot},
-    into_primitive,
+    into_primitive, vectorised,
 };
 use rayon::prelude::*;
 
@@ -50,6 +50,7 @@ fn inverse_rms<B: Backend>(x: Tensor<B, 2>, eps: f64) -> Tensor<B, 2> {
     x.square().mean_dim(1).add_scalar(eps).sqrt().recip()
 }
 
+#[inline(always)]
 fn inverse_rms_of_row<T: HostFloat>(x: &[T], eps: f64) -> T {
     (dot(x, x) / T::of(x.len() as f64) + T::of(eps)).sqrt().recip()
 }
@@ -87,7 +88,8 @@ impl HostOp<1> for InverseRms {
             return None;
         }
         let &[rows, width] = x.dims else { return None };
-        let scales = x.values.par_chunks(width).with_min_len(ROWS).map(|x| inverse_rms_of_row(x, self.eps));
+        let scales =
+            x.values.par_chunks(width).with_min_len(ROWS).map(|x| vectorised!(inverse_rms_of_row(x, self.eps)));
         Some(Values { dims: vec![rows, 1], values: scales.collect() })
     }
 
@@ -155,9 +157,11 @@ impl HostOp<2> for Normalise {
         let mut result = Values::zeros_like(x);
         let rows = result.values.par_chunks_mut(width).zip(x.values.par_chunks(width));
         rows.with_min_len(ROWS).for_each(|(result, x)| {
-            let scale = inverse_rms_of_row(x, self.eps);
-            let places = result.iter_mut().zip(x).zip(weight.values);
-            places.for_each(|((result, &x), &weight)| *result = weight * (x * scale));
+            vectorised!({
+                let scale = inverse_rms_of_row(x, self.eps);
+                let places = result.iter_mut().zip(x).zip(weight.values);
+                places.for_each(|((result, &x), &weight)| *result = weight * (x * scale));
+            })
         });
         Some(result)
     }
@@ -177,23 +181,27 @@ impl HostOp<2> for Normalise {
             let rows = of_x.values.par_chunks_mut(width).zip(x.values.par_chunks(width));
             let rows = rows.zip(gradient.values.par_chunks(width)).with_min_len(ROWS);
             rows.for_each(|((of_x, x), gradient)| {
-                let scale = inverse_rms_of_row(x, self.eps);
-                for ((of_x, &weight), &gradient) in of_x.iter_mut().zip(weight.values).zip(gradient) {
-                    *of_x = weight * gradient;
-                }
-                let along = dot(of_x, x) * scale * scale * scale / T::of(width as f64);
-                of_x.iter_mut().zip(x).for_each(|(of_x, &x)| *of_x = *of_x * scale - x * along);
+                vectorised!({
+                    let scale = inverse_rms_of_row(x, self.eps);
+                    for ((of_x, &weight), &gradient) in of_x.iter_mut().zip(weight.values).zip(gradient) {
+                        *of_x = weight * gradient;
+                    }
+                    let along = dot(of_x, x) * scale * scale * scale / T::of(width as f64);
+                    of_x.iter_mut().zip(x).for_each(|(of_x, &x)| *of_x = *of_x * scale - x * along);
+                })
             });
             of_x
         };
         let of_weight = || {
             let mut of_weight = Values::zeros_like(weight);
-            for (x, gradient) in x.values.chunks_exact(width).zip(gradient.values.chunks_exact(width)) {
-                let scale = inverse_rms_of_row(x, self.eps);
-                for ((of_weight, &x), &gradient) in of_weight.values.iter_mut().zip(x).zip(gradient) {
-                    *of_weight = *of_weight + gradient * x * scale;
+            vectorised!({
+                for (x, gradient) in x.values.chunks_exact(width).zip(gradient.values.chunks_exact(width)) {
+                    let scale = inverse_rms_of_row(x, self.eps);
+                    for ((of_weight, &x), &gradient) in of_weight.values.iter_mut().zip(x).zip(gradient) {
+                        *of_weight = *of_weight + gradient * x * scale;
+                    }
                 }
-            }
+            });
             of_weight
         };
         Some([wanted[0].then(of_x), wanted[1].then(of_weight)])

@@ -2,7 +2,10 @@
 
 use std::iter::zip;
 
-use dsv41_ops::host::{HostFloat, HostOp, Values, View, add_scaled, dot};
+use dsv41_ops::{
+    host::{HostFloat, HostOp, Values, View, add_scaled, dot},
+    vectorised,
+};
 use rayon::prelude::*;
 
 use super::{op::SparseAttention, softmax::scale};
@@ -36,6 +39,7 @@ impl<T: HostFloat> Head<T> {
     }
 
     /// The softmax of a query's scores and the sink.
+    #[inline(always)]
     pub(super) fn attend<'a>(&mut self, query: &[T], keys: impl Iterator<Item = &'a [T]>, sink: T, scale: T)
     where
         T: 'a,
@@ -81,10 +85,12 @@ impl HostOp<3> for SparseAttention {
             let keys = &keys.values[place / seq * shape.keys * width..];
             let listed = || self.listed(place).map(|row| &keys[row * width..][..width]);
             let heads = zip(result.chunks_exact_mut(width), query.chunks_exact(width)).zip(sink.values);
-            for ((result, query), &sink) in heads {
-                head.attend(query, listed(), sink, scale);
-                zip(&head.weights, listed()).for_each(|(&weight, key)| add_scaled(result, weight, key));
-            }
+            vectorised!({
+                for ((result, query), &sink) in heads {
+                    head.attend(query, listed(), sink, scale);
+                    zip(&head.weights, listed()).for_each(|(&weight, key)| add_scaled(result, weight, key));
+                }
+            });
         });
         Some(result)
     }
@@ -108,7 +114,7 @@ impl HostOp<3> for SparseAttention {
                 let first = sequence * seq + index * part / (heads * width);
                 let keys = &keys.values[sequence * shape.keys * width..][..shape.keys * width];
                 let operands = Operands { query: query.values, keys, sink: sink.values, gradient: gradient.values };
-                (sequence, self.backward_of_part(shape, first, operands, of_query))
+                (sequence, vectorised!(self.backward_of_part(shape, first, operands, of_query)))
             })
         });
         let parts: Vec<(usize, PartGradients<T>)> = parts.collect();
@@ -148,6 +154,7 @@ struct PartGradients<T> {
 
 impl SparseAttention {
     /// The gradients of the queries from `first` on, which are written, and their part of the others.
+    #[inline(always)]
     fn backward_of_part<T: HostFloat>(
         &self,
         shape: Shape,

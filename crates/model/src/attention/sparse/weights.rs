@@ -6,7 +6,7 @@ use burn::tensor::{Tensor, ops::FloatTensor};
 use dsv41_ops::{
     CustomOp, CustomOps, from_primitive,
     host::{HostFloat, HostOp, Values, View},
-    into_primitive,
+    into_primitive, vectorised,
 };
 use rayon::prelude::*;
 
@@ -61,7 +61,7 @@ impl HostOp<3> for SummedWeights {
             let present = row.iter().filter(|&&key| key != NONE);
             for (query, &sink) in query.chunks_exact(width).zip(sink.values) {
                 let keys = present.clone().map(|&key| &keys[key as usize * width..][..width]);
-                head.attend(query, keys, sink, T::of(scale(width)));
+                vectorised!(head.attend(query, keys, sink, T::of(scale(width))));
                 let present = zip(weights.iter_mut(), row).filter(|(_, key)| **key != NONE);
                 for ((sum, _), &weight) in present.zip(&head.weights) {
                     *sum = *sum + weight;
