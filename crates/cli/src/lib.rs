@@ -11,6 +11,7 @@ mod interrupt;
 pub mod memory;
 pub mod message;
 pub mod model_source;
+mod numerics;
 pub mod progress;
 pub mod runner;
 pub mod storage;

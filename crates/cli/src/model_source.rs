@@ -8,7 +8,7 @@ use bytes::Bytes;
 use bytesize::ByteSize;
 use dsv41::WeightSource;
 use dsv41_config::Config;
-use dsv41_gguf::{Array, Gguf, Metadata, ModelFile, TensorStore as _, Value};
+use dsv41_gguf::{Array, Gguf, Metadata, ModelFile, PartSize, TensorStore as _, Value};
 use dsv41_text::{TokenMap, Tokenizer, Vocabulary};
 use dsv41_train::adapters::Base;
 use sha2::{Digest as _, Sha256};
@@ -158,6 +158,14 @@ impl ModelSource {
     /// Each token's id in the engram's compressed vocabulary.
     pub fn token_map(&self) -> Option<&[u32]> {
         self.token_map.as_deref()
+    }
+
+    /// What its tensors take in the file, by part and type; none where there is no file.
+    pub fn part_sizes(&self) -> Option<Vec<PartSize>> {
+        match &self.origin {
+            Origin::File(_, file) => Some(file.part_sizes()),
+            Origin::Names(_) => None,
+        }
     }
 
     /// The token that ends a text.

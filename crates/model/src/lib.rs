@@ -55,4 +55,4 @@ pub use recompute::BlockCall;
 pub use selections::{LayerSelections, NONE, Selections};
 pub use table::{RowSource, Rows, Table};
 pub use transformer::{Layer, Output, States, Transformer};
-pub use weights::{ExpertResidency, LoadOptions, WeightSource};
+pub use weights::{ExpertResidency, LoadOptions, Loader, WeightSource};

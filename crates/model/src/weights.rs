@@ -71,7 +71,7 @@ impl Default for LoadOptions {
 
 /// A source seen from one place of the module tree, with where its tensors go.
 #[derive(Clone)]
-pub(crate) struct Loader<'a, B: Backend> {
+pub struct Loader<'a, B: Backend> {
     source: &'a dyn WeightSource,
     prefix: String,
     device: &'a B::Device,
@@ -80,7 +80,8 @@ pub(crate) struct Loader<'a, B: Backend> {
 }
 
 impl<'a, B: Backend> Loader<'a, B> {
-    pub(crate) fn new(source: &'a dyn WeightSource, device: &'a B::Device, options: LoadOptions) -> Self {
+    /// The loader of a whole model.
+    pub fn new(source: &'a dyn WeightSource, device: &'a B::Device, options: LoadOptions) -> Self {
         Self { source, prefix: String::new(), device, options, parameters: Rc::default() }
     }
 
@@ -90,7 +91,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// The loader of a submodule.
-    pub(crate) fn at(&self, name: impl std::fmt::Display) -> Self {
+    pub fn at(&self, name: impl std::fmt::Display) -> Self {
         Self { prefix: format!("{}{name}.", self.prefix), ..self.clone() }
     }
 

@@ -6,10 +6,14 @@ use anyhow::Result;
 use burn::tensor::{DType, Tensor, TensorData, backend::Backend};
 use clap::Args;
 use dsv41::{ModelBackend, PackedWeight};
-use dsv41_golden::filler;
 use dsv41_quant::{GgmlType, PackedMatrix, kernel::Activations};
 
+use super::model::values;
+use super::options::{DeviceArgs, OutputArgs, RepeatArgs};
+use super::report::Case;
+use super::session::{Measured as Recorded, Session};
 use super::timing::{Timing, time};
+use super::work::Work;
 use crate::{
     device::{DeviceName, DeviceTask, Precision},
     table::{
@@ -20,10 +24,9 @@ use crate::{
 
 /// What to multiply.
 #[derive(Debug, Args)]
-pub struct LinearArgs {
-    /// Devices, between commas.
-    #[arg(long, value_name = "DEVICE", value_delimiter = ',', default_values_t = DeviceName::compiled())]
-    device: Vec<DeviceName>,
+pub(super) struct LinearArgs {
+    #[command(flatten)]
+    devices: DeviceArgs,
     /// Types of the packed matrix, between commas.
     #[arg(long, value_name = "TYPE", value_delimiter = ',', default_values_t = [GgmlType::Q2K, GgmlType::Q3K])]
     types: Vec<GgmlType>,
@@ -33,6 +36,10 @@ pub struct LinearArgs {
     /// Vectors multiplied at once, between commas.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 64])]
     vectors: Vec<usize>,
+    #[command(flatten)]
+    repeats: RepeatArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// `[out, in]`
@@ -61,6 +68,7 @@ struct Product<'a> {
     matrix: &'a PackedMatrix,
     vectors: usize,
     activations: Activations,
+    repeats: u32,
 }
 
 /// What came of it.
@@ -72,8 +80,9 @@ struct Measured {
     error: f64,
 }
 
-/// Prints a table, each line as soon as its measurement is done.
+/// Prints a table.
 pub(super) fn run(args: &LinearArgs) -> Result<()> {
+    let mut session = Session::begin("linear", &args.devices, None, None)?;
     let mut table = Table::new([Left, Left, Left, Right, Left, Right, Right, Right, Right, Right]);
     table.row([
         "device",
@@ -88,22 +97,52 @@ pub(super) fn run(args: &LinearArgs) -> Result<()> {
         "error",
     ]);
     for &Shape([output, input]) in &args.shape {
-        let values = filler_values(&format!("bench/{output}x{input}"), output * input);
+        let values = values(&format!("bench/{output}x{input}"), output * input);
         for &ty in &args.types {
             let matrix = PackedMatrix::quantise(ty, &values, [output, input], None)?;
-            for &device in &args.device {
+            for device in session.devices() {
                 for &vectors in &args.vectors {
                     for activations in [Activations::F32, Activations::Int8] {
-                        let product = Product { matrix: &matrix, vectors, activations };
+                        session.announce(device, format_args!("{ty}, {vectors} vectors"));
+                        let repeats = args.repeats.repeats;
+                        let product = Product { matrix: &matrix, vectors, activations, repeats };
                         let measured = device.dispatch(Precision::F32, product)?;
                         table.row(cells(device, &matrix, vectors, activations, &measured));
+                        let records = records(&matrix, vectors, activations, &measured);
+                        records.into_iter().for_each(|record| session.add(device, record));
                     }
                 }
             }
         }
     }
+    session.clear();
     println!("{table}");
-    Ok(())
+    session.conclude(&args.output)
+}
+
+/// The packed product and the dense one.
+fn records(matrix: &PackedMatrix, vectors: usize, activations: Activations, measured: &Measured) -> [Recorded; 2] {
+    let shape = [matrix.rows(), matrix.columns()];
+    let case = |weights: &str| {
+        Case::new([
+            ("type", matrix.ty().to_string()),
+            ("shape", Shape(shape).to_string()),
+            ("activations", format!("{activations:?}").to_lowercase()),
+            ("weights", weights.to_owned()),
+            ("vectors", vectors.to_string()),
+        ])
+    };
+    let work = |bytes: usize| {
+        let numbers = vectors * (shape[0] + shape[1]) * size_of::<f32>();
+        Work { operations: 2 * (vectors * shape[0] * shape[1]) as u64, bytes: (bytes + numbers) as u64 }
+    };
+    let packed = Recorded {
+        work: Some(work(matrix.bytes().len())),
+        error: Some(measured.error),
+        ..Recorded::new(case("packed"), measured.packed)
+    };
+    let dense = work(shape[0] * shape[1] * size_of::<f32>());
+    [packed, Recorded { work: Some(dense), ..Recorded::new(case("f32"), measured.dense) }]
 }
 
 fn cells(
@@ -134,22 +173,22 @@ impl DeviceTask for Product<'_> {
     type Output = Measured;
 
     fn run<B: ModelBackend>(self, device: B::Device, dtype: DType) -> Measured {
-        let Self { matrix, vectors, activations } = self;
+        let Self { matrix, vectors, activations, repeats } = self;
         let [output, input] = [matrix.rows(), matrix.columns()];
-        let x_values = filler_values("bench/x", vectors * input);
+        let x_values = values("bench/x", vectors * input);
         let tensor = |values: Vec<f32>, shape: [usize; 2]| {
             Tensor::<B, 2>::from_data(TensorData::new(values, shape), (&device, dtype))
         };
         let x = tensor(x_values.clone(), [vectors, input]);
         let weight = PackedWeight::<B>::new(matrix.clone(), activations, &device);
         // Stored as the model stores parameters, so that the product needs no transpose.
-        let values = matrix.dequantise();
-        let dense_weight = tensor(values.clone(), [output, input]).transpose().mul_scalar(1.0);
+        let dequantised = matrix.dequantise();
+        let dense_weight = tensor(dequantised.clone(), [output, input]).transpose().mul_scalar(1.0);
 
         let product = weight.product(x.clone()).into_data();
-        let packed = time(|| finished(weight.product(x.clone())));
-        let dense = time(|| finished(x.clone().matmul(dense_weight.clone())));
-        Measured { packed, dense, error: relative_error(&product, &x_values, &values, input) }
+        let packed = time(repeats, || finished(weight.product(x.clone())));
+        let dense = time(repeats, || finished(x.clone().matmul(dense_weight.clone())));
+        Measured { packed, dense, error: relative_error(&product, &x_values, &dequantised, input) }
     }
 }
 
@@ -169,11 +208,6 @@ fn relative_error(product: &TensorData, x: &[f32], weight: &[f32], input: usize)
     (error / size).sqrt()
 }
 
-/// Numbers from -1 to 1, made from a name.
-fn filler_values(name: &str, count: usize) -> Vec<f32> {
-    (0..count as u64).map(|index| (filler::raw("", name, index) >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,10 +224,10 @@ mod tests {
 
     #[test]
     fn a_product_is_timed_and_compared() {
-        let values = filler_values("w", 64 * 32);
+        let values = values("w", 64 * 32);
         let matrix = PackedMatrix::quantise(GgmlType::Q8_0, &values, [64, 32], None).unwrap();
         for device in DeviceName::compiled() {
-            let product = Product { matrix: &matrix, vectors: 3, activations: Activations::F32 };
+            let product = Product { matrix: &matrix, vectors: 3, activations: Activations::F32, repeats: 5 };
             let Ok(measured) = device.dispatch(Precision::F32, product) else { continue };
             assert!(measured.error < 1e-6, "{device}: {}", measured.error);
             assert!(measured.packed.fastest <= measured.packed.slowest);

@@ -1,6 +1,7 @@
 //! One training step: forward with the loss, and backward, apart.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,12 +14,19 @@ use burn::{
 };
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
-use dsv41::{BlockCall, Call, LoadOptions, ModelBackend, ModelError, Objective, Transformer, WeightSource, parameters};
+use dsv41::{
+    BlockCall, Call, LoadOptions, LogitsOf, ModelBackend, ModelError, Objective, Transformer, WeightSource, parameters,
+};
 use dsv41_config::Config;
-use dsv41_golden::filler;
 use dsv41_train::{InitialWeights, losses::CrossEntropy, trainer::TrainError};
 use safetensors::{Dtype, SafeTensors};
 
+use super::model::{open_config, tokens};
+use super::options::{DeviceArgs, OutputArgs};
+use super::report::{Case, ModelRecord};
+use super::session::{Measured as Recorded, Results, Session};
+use super::timing::Timing;
+use super::work::{Counter, Span, Widths};
 use crate::{
     device::{DeviceName, DeviceTask, Precision},
     memory,
@@ -34,13 +42,12 @@ const IDS: &str = "input_ids";
 
 /// Which step to take.
 #[derive(Debug, Args)]
-pub struct TrainStepArgs {
-    /// Devices, between commas.
-    #[arg(long, value_name = "DEVICE", value_delimiter = ',', default_values_t = DeviceName::compiled())]
-    device: Vec<DeviceName>,
-    /// The shape of the model.
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+pub(super) struct TrainStepArgs {
+    #[command(flatten)]
+    devices: DeviceArgs,
+    /// The shape of the model: a configuration, or the name of one as in the other parts.
+    #[arg(long, value_name = "MODEL", default_value = "small")]
+    config: String,
     /// Weights, and token ids, from a safetensors file with the release's names; random ones by default.
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
@@ -57,9 +64,8 @@ pub struct TrainStepArgs {
     /// Timed steps, after one that is not.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// Compare loss and gradients with those of a safetensors file: `loss`, and a tensor for each parameter.
-    #[arg(long, value_name = "FILE")]
-    compare: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -68,54 +74,104 @@ enum RecomputeArg {
     Blocks,
 }
 
+impl fmt::Display for RecomputeArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Blocks => "blocks",
+        })
+    }
+}
+
 /// Prints a table, and how far gradients are from those of a file.
 pub(super) fn run(args: &TrainStepArgs) -> Result<()> {
-    let config = Config::load(&args.config)?;
+    let config = open_config(&args.config)?;
     let stored = args.weights.as_deref().map(Stored::read).transpose()?;
     let initial = InitialWeights::new(&config, 0);
-    let expected = args.compare.as_deref().map(Stored::read).transpose()?;
+    let expected = args.output.tensors().map(|path| Stored::read(path)).collect::<Result<Vec<_>>>()?;
+    let model = ModelRecord {
+        name: args.config.clone(),
+        weights: args
+            .weights
+            .as_ref()
+            .map_or_else(|| "random weights of seed 0".to_owned(), |file| file.display().to_string()),
+        parameters: config.parameter_counts()?.total,
+    };
+    let mut session = Session::begin("train-step", &args.devices, Some(model), None)?;
     let mut table = Table::new([Left, Left, Right, Right, Right, Right, Right, Right, Right]);
     let head = ["device", "recompute", "batch", "length", "forward", "backward", "step", "tokens/s", "peak memory"];
     table.row(head);
     let mut comparisons = Vec::new();
-    for &device in &args.device {
+    for device in session.devices() {
         for &length in &args.length {
             for &recompute in &args.recompute {
-                let tokens = match stored.as_ref().map(|stored| stored.ids()).transpose()?.flatten() {
+                let ids = match stored.as_ref().map(|stored| stored.ids()).transpose()?.flatten() {
                     Some(ids) => ids,
-                    None => random_ids(args.batch, length, config.vocab_size),
+                    None => tokens(args.batch, length, config.vocab_size),
                 };
                 let step = TrainStep {
                     config: &config,
                     weights: stored.as_ref().map_or(&initial as &dyn WeightSource, |stored| stored),
-                    tokens: &tokens,
+                    tokens: &ids,
                     recompute,
                     repeats: args.repeats,
-                    expected: expected.as_ref(),
+                    expected: &expected,
                 };
+                session.announce(device, format_args!("{length} tokens"));
                 let measured = device.dispatch(Precision::F32, step)??;
-                table.row(cells(device, recompute, &tokens, &measured));
-                comparisons.extend(measured.comparison.map(|comparison| format!("{device}: {comparison}")));
+                table.row(cells(device, recompute, &ids, &measured));
+                let records = records(&config, recompute, &ids, &measured);
+                records.into_iter().for_each(|record| session.add(device, record));
+                comparisons.extend(measured.comparisons.iter().map(|comparison| format!("{device}: {comparison}")));
             }
         }
     }
+    session.clear();
     println!("{table}\nTimes are minima of {} steps after one that is not timed.", args.repeats);
     comparisons.iter().for_each(|comparison| println!("{comparison}"));
-    Ok(())
+    session.conclude_with(&args.output, args.output.reports())
+}
+
+/// The whole step, and its two halves where they are apart.
+fn records(config: &Config, recompute: RecomputeArg, tokens: &[Vec<u32>], measured: &Measured) -> Vec<Recorded> {
+    let (batch, length) = (tokens.len(), tokens[0].len());
+    let span = Span { batch, start: 0, tokens: length, logits: LogitsOf::Every };
+    let recomputed = matches!(recompute, RecomputeArg::Blocks);
+    let record = |step: &str, times: Vec<Duration>| {
+        let case = Case::new([
+            ("step", step.to_owned()),
+            ("recompute", recompute.to_string()),
+            ("batch", batch.to_string()),
+            ("length", length.to_string()),
+        ]);
+        Recorded { tokens: Some(batch * length), peak_memory: measured.peak, ..Recorded::new(case, Timing::of(times)) }
+    };
+    let whole = measured.times.iter().map(|[forward, backward]| *forward + *backward).collect();
+    let work = Counter::new(config, Widths::f32()).training_step(span, recomputed);
+    // The loss of each device is to be the first one's.
+    let results = Some(Results { values: vec![measured.loss as f32], row: None });
+    let mut records = vec![Recorded { work: Some(work), results, ..record("whole", whole) }];
+    if !recomputed {
+        let half = |half: usize| measured.times.iter().map(|times| times[half]).collect();
+        records.extend([record("forward", half(0)), record("backward", half(1))]);
+    }
+    records
+}
+
+/// The least of the times of a half.
+fn least(times: &[[Duration; 2]], half: usize) -> Duration {
+    times.iter().map(|times| times[half]).min().unwrap_or_default()
 }
 
 fn cells(device: DeviceName, recompute: RecomputeArg, tokens: &[Vec<u32>], measured: &Measured) -> [String; 9] {
-    let [forward, backward] = [measured.forward, measured.backward];
+    let [forward, backward] = [0, 1].map(|half| least(&measured.times, half));
     let step = forward + backward;
     let count = tokens.iter().map(Vec::len).sum::<usize>() as f64;
     let seconds = |time: Duration| format!("{:.3} s", time.as_secs_f64());
     let peak = measured.peak.map_or_else(|| "-".to_owned(), |peak| ByteSize(peak).display().iec().to_string());
     [
         device.to_string(),
-        match recompute {
-            RecomputeArg::None => "none".to_owned(),
-            RecomputeArg::Blocks => "blocks".to_owned(),
-        },
+        recompute.to_string(),
         tokens.len().to_string(),
         tokens[0].len().to_string(),
         seconds(forward),
@@ -124,12 +180,6 @@ fn cells(device: DeviceName, recompute: RecomputeArg, tokens: &[Vec<u32>], measu
         format!("{:.0}", count / step.as_secs_f64()),
         peak,
     ]
-}
-
-fn random_ids(batch: usize, length: usize, vocab: usize) -> Vec<Vec<u32>> {
-    let id =
-        |row: usize, place: usize| (filler::raw("", "bench/ids", (row * length + place) as u64) % vocab as u64) as u32;
-    (0..batch).map(|row| (0..length).map(|place| id(row, place)).collect()).collect()
 }
 
 /// Tensors of a safetensors file, in memory.
@@ -192,14 +242,15 @@ struct TrainStep<'a> {
     tokens: &'a [Vec<u32>],
     recompute: RecomputeArg,
     repeats: u32,
-    expected: Option<&'a Stored>,
+    expected: &'a [Stored],
 }
 
 struct Measured {
-    forward: Duration,
-    backward: Duration,
+    /// Forward and backward of each step.
+    times: Vec<[Duration; 2]>,
+    loss: f64,
     peak: Option<u64>,
-    comparison: Option<String>,
+    comparisons: Vec<String>,
 }
 
 /// Times of one step, its loss and gradients.
@@ -218,15 +269,16 @@ impl DeviceTask for TrainStep<'_> {
         let options = LoadOptions { dtype, ..LoadOptions::default() };
         let model = Transformer::<Autodiff<B>>::load(self.config, self.weights, map, &device, options)?;
         let first = self.take::<B>(&model, &device)?;
-        let comparison = self.expected.map(|expected| compare::<B>(&model, &first, expected));
+        let comparisons = self.expected.iter().map(|expected| compare::<B>(&model, &first, expected)).collect();
+        let loss = first.loss;
         drop(first);
         memory::reset_peak();
-        let (mut forward, mut backward) = (Duration::MAX, Duration::MAX);
+        let mut times = Vec::new();
         for _ in 0..self.repeats {
             let taken = self.take::<B>(&model, &device)?;
-            (forward, backward) = (forward.min(taken.forward), backward.min(taken.backward));
+            times.push([taken.forward, taken.backward]);
         }
-        Ok(Measured { forward, backward, peak: memory::peak(), comparison })
+        Ok(Measured { times, loss, peak: memory::peak(), comparisons })
     }
 }
 

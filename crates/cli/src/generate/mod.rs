@@ -28,6 +28,7 @@ use crate::{
     interrupt::interruption,
     memory,
     model_source::{ModelSource, SourceOptions},
+    numerics::NumericsArg,
     runner::{self, HostCall, Runner, RunnerOptions},
     threads,
 };
@@ -133,12 +134,6 @@ struct SamplingArgs {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum NumericsArg {
-    Full,
-    Reference,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
 enum ActivationsArg {
     F32,
     Int8,
@@ -185,13 +180,7 @@ fn make_text(args: &GenerateArgs) -> Result<()> {
     let shown = source.tokenizer().map_or(Shown::Ids, |tokenizer| Shown::Text(StreamDecoder::new(tokenizer)));
     let stop = StopStrings::new(args.stop.clone());
     let mut console = Console::new(io::stdout().lock(), shown, stop, logits, prompt.len(), interrupted);
-    let mut sequence = Continued {
-        model: &mut *model,
-        numerics: match args.numerics {
-            NumericsArg::Full => Numerics::Full,
-            NumericsArg::Reference => Numerics::Reference,
-        },
-    };
+    let mut sequence = Continued { model: &mut *model, numerics: args.numerics.into() };
     let ending = generate(&mut sequence, &prompt, &generate_options(args, &source), &mut console);
     let speed = console.finish()?;
     let ending = ending?;

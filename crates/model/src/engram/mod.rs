@@ -14,7 +14,7 @@ use self::gate::Gate;
 pub use hash::NgramHasher;
 
 use crate::{
-    ModelBackend, ModelError,
+    ModelBackend, ModelError, Numerics,
     linear::{Linear, LinearInput},
     pass::Pass,
     table::Table,
@@ -38,7 +38,10 @@ pub struct Engram<B: Backend> {
 
 impl<B: ModelBackend> Engram<B> {
     /// Loads from a layer's loader the engram at place `slot`.
-    pub(crate) fn load(
+    ///
+    /// # Errors
+    /// When a weight is missing or has other axes.
+    pub fn load(
         from: &Loader<'_, B>,
         config: &Config,
         slot: usize,
@@ -57,10 +60,8 @@ impl<B: ModelBackend> Engram<B> {
         })
     }
 
-    /// `h += gate * value` for every copy, rounded to bf16: `[B, S, C, D]` to the same.
-    ///
-    /// `rows` are the table rows of every position, `[B, S, slots]`. The gate of a copy is `sigmoid(copysign(sqrt(|dot|),
-    /// dot))` of the scaled product of its norm and its key's.
+    /// Looks up `rows`, the table rows of every position, `[B, S, slots]`, and adds them to the stream: `[B, S, C, D]` to
+    /// the same.
     ///
     /// # Errors
     /// When the table's rows cannot be read.
@@ -72,7 +73,7 @@ impl<B: ModelBackend> Engram<B> {
         pass: &mut Pass<'_, B>,
     ) -> Result<Tensor<B, 4>, ModelError> {
         let numerics = pass.numerics;
-        let [batch, seq, copies, dim] = h.dims();
+        let [batch, seq, ..] = h.dims();
         let width = self.embed.width();
         let slots = rows.len() / (batch * seq);
         let mut looked_up = self.embed.look_up(rows, &pass.device, pass.dtype)?;
@@ -84,6 +85,15 @@ impl<B: ModelBackend> Engram<B> {
 
         let kv = self.wkv.forward(looked_up.reshape([batch, seq, slots * width]), numerics);
         pass.record(layer, "engram_kv", &kv);
+        Ok(self.add(h, kv, numerics))
+    }
+
+    /// `h += gate * value` for every copy, rounded to bf16: the stream `[B, S, C, D]` and what `wkv` makes of the joined rows,
+    /// `[B, S, (C+1)*D]`, C keys and then the value.
+    ///
+    /// The gate of a copy is `sigmoid(copysign(sqrt(|dot|), dot))` of the scaled product of its norm and its key's.
+    pub fn add(&self, h: Tensor<B, 4>, kv: Tensor<B, 3>, numerics: Numerics) -> Tensor<B, 4> {
+        let [batch, seq, copies, dim] = h.dims();
         let keys = kv.clone().narrow(2, 0, copies * dim).reshape([batch * seq, copies, dim]);
         let value = kv.narrow(2, copies * dim, dim).reshape([batch * seq, dim]);
         let inputs = [
@@ -93,6 +103,6 @@ impl<B: ModelBackend> Engram<B> {
             into_primitive(self.q_weight.val() * self.k_weight.val()),
         ];
         let gated = custom::<B, _, 4, 3>(Gate { eps: self.norm_eps, order: numerics.into() }, inputs);
-        Ok(numerics.bf16(gated.reshape([batch, seq, copies, dim])))
+        numerics.bf16(gated.reshape([batch, seq, copies, dim]))
     }
 }

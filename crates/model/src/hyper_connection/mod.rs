@@ -47,8 +47,11 @@ pub struct HyperConnection<B: Backend> {
 }
 
 impl<B: CustomOps> HyperConnection<B> {
-    /// Loads `NAME_fn`, `NAME_base` and `NAME_scale`.
-    pub(crate) fn load(from: &Loader<'_, B>, name: &str, config: &Config) -> Result<Self, ModelError> {
+    /// Loads `NAME_fn`, `NAME_base` and `NAME_scale` from a layer's loader.
+    ///
+    /// # Errors
+    /// When a weight is missing or has other axes.
+    pub fn load(from: &Loader<'_, B>, name: &str, config: &Config) -> Result<Self, ModelError> {
         let copies = config.hc_mult;
         let mixes = (2 + copies) * copies;
         Ok(Self {
