@@ -1,7 +1,7 @@
 //! `dsv41 bench`: how fast the model and its parts are, device by device.
 //!
-//! Every part is measured by a [`session::Session`]: it finds the devices and what each reaches at best, keeps what was
-//! measured as a [`report::Report`], compares results with those of the first device, and writes what was asked for.
+//! Every part is measured by a `session::Session`: it finds the devices and what each reaches at best, keeps what was
+//! measured as a `report::Report`, compares results with those of the first device, and writes what was asked for.
 
 mod ceilings;
 mod compare;
